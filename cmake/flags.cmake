@@ -1,0 +1,22 @@
+# Numerics rule N10: no contraction of a*b+c, no fast-math; fma only where it is written.
+add_compile_options(-ffp-contract=off -fno-math-errno -fno-trapping-math
+  -Wall -Wextra -Wshadow -Wconversion -Wvla -Wstrict-prototypes -Wmissing-prototypes -Werror)
+add_compile_definitions(_GNU_SOURCE)
+set(CMAKE_C_FLAGS_DEBUG "-O1 -g -DWEFT_DEBUG=1")
+set(CMAKE_C_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+if(WEFT_SANITIZE)
+  add_compile_options(-fsanitize=${WEFT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${WEFT_SANITIZE})
+endif()
+
+# Kernel files name their instruction set: <op>__<isa>.c. Scalar ones need FMA for fmaf to be one instruction.
+function(weft_isa_flags)
+  foreach(file ${ARGN})
+    if(file MATCHES "__scalar\\.c$")
+      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-O3;-mfma")
+    elseif(file MATCHES "__avx512vnni\\.c$")
+      set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS
+        "-O3;-mfma;-mf16c;-mavx2;-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mprefer-vector-width=512")
+    endif()
+  endforeach()
+endfunction()

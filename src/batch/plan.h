@@ -1,0 +1,75 @@
+/* A step's plan: plain bytes that the scheduler makes once and broadcasts; a rank needs no other
+ * input.
+ *
+ *   plan_head | n_release x i32 slot | n_admit x { plan_admit, n_token x i32 } | n_run x {
+ * plan_run, n_page x i32 }
+ *
+ * Applied in that order: slots given back, slots taken (with all tokens so far), then the step's
+ * work. */
+#ifndef WEFT_BATCH_PLAN_H
+#define WEFT_BATCH_PLAN_H
+
+#include "base/status.h"
+
+enum { PLAN_STEP = 1, PLAN_IDLE = 2, PLAN_STOP = 3 };
+
+typedef struct plan_head {
+    int32_t kind;
+    int32_t bytes; /* of the whole plan */
+    int64_t step;  /* counts PLAN_STEP */
+    int32_t n_release, n_admit, n_run, pad;
+} plan_head;
+
+typedef struct plan_admit {
+    weft_sampling sampling;
+    uint64_t request;
+    int32_t slot, n_prompt, n_token; /* n_token: prompt and output so far */
+    int32_t logits_from;             /* positions >= this need a logits row */
+} plan_admit;
+
+typedef struct plan_run {
+    int32_t slot;
+    int32_t start, n_new; /* positions [start, start + n_new) are computed */
+    int32_t append;       /* token id to append to the slot first; -1: none */
+    int32_t decode;       /* 1: a decode row (one new token, all before it computed, at least one of
+                             output) */
+    int32_t n_page;       /* new physical pages that follow, in logical order */
+} plan_run;
+
+/* Writer over a fixed buffer. cap must be enough (plan_cap); an overflow is a programming error and
+ * asserts. */
+typedef struct plan_writer {
+    uint8_t *buf;
+    size_t cap, n;
+} plan_writer;
+void plan_begin(plan_writer *w, uint8_t *buf, size_t cap, int32_t kind, int64_t step);
+/* Sections must be written in order: release, admit, run. */
+void plan_put_release(plan_writer *w, int32_t slot);
+void plan_put_admit(plan_writer *w, const plan_admit *a, const int32_t *tokens);
+void plan_put_run(plan_writer *w, const plan_run *r, const int32_t *pages);
+size_t plan_cap(int32_t max_seqs, int32_t max_len, int32_t page_tokens);
+
+/* Persistent rows of the requests that are in the engine, the same on every rank. */
+typedef struct batch_slot {
+    uint64_t request; /* 0: free */
+    weft_sampling sampling;
+    int32_t n_prompt, n_token, logits_from, n_page;
+    int32_t *token; /* [max_len] */
+    int32_t *page;  /* [max_pages] */
+} batch_slot;
+typedef struct batch_slots {
+    int32_t n_slot, max_len, page_tokens;
+    batch_slot *slot; /* [n_slot] */
+} batch_slots;
+weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_tokens, batch_slots *out,
+                             weft_error *err);
+void batch_slots_close(batch_slots *s);
+
+struct batch_global;
+/* Applies a plan (checked: a plan that breaks a bound is WEFT_ERR_RANK) and gives the step's global
+ * batch; its pointers are into the slots, valid until the next apply. out->req must have room for
+ * n_slot entries. */
+weft_status batch_slots_apply(batch_slots *s, const uint8_t *plan, size_t bytes,
+                              struct batch_global *out, weft_error *err);
+
+#endif

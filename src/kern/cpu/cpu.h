@@ -1,0 +1,61 @@
+/* Inside of the CPU table: what the operations share. Nothing outside src/kern/cpu includes this.
+ *
+ * Two levels: an operation (cpu_linear, cpu_attn_fold, ...) cuts its work into items and gives them to the rank's threads; a
+ * micro-kernel of an ISA level does one item. Operations exist once; micro-kernels exist per level, chosen by one pointer. */
+#ifndef WEFT_KERN_CPU_CPU_H
+#define WEFT_KERN_CPU_CPU_H
+
+#include "base/team.h"
+#include "kern/kern.h"
+
+typedef struct cpu_linear_isa cpu_linear_isa; /* linear_isa.h: packed linear micro-kernels, quantisation of activations, norm, swiglu */
+typedef struct cpu_attn_isa cpu_attn_isa;     /* attn_isa.h: page update, state merge, rope, rounding to the cache's type */
+
+/* One instruction-set level: filled once, const. */
+typedef struct cpu_isa {
+    const char *name;
+    bool (*present)(void); /* does this machine (CPUID and XGETBV) have it */
+    const cpu_linear_isa *linear;
+    const cpu_attn_isa *attn;
+} cpu_isa;
+
+extern const cpu_isa cpu_isa_scalar, cpu_isa_avx512vnni;
+
+struct kern_dev {
+    team *team;
+    int32_t n_thread;
+    kern_limits limits;
+    const cpu_isa *isa;
+    uint8_t *scratch; /* [n_thread][scratch_bytes], 64-byte aligned */
+    size_t scratch_bytes;
+};
+
+/* Scratch of one thread, for both families of operations: each says what it needs, an operation may use all of it. */
+size_t cpu_linear_scratch_bytes(const kern_limits *l);
+size_t cpu_attn_scratch_bytes(const kern_limits *l);
+static inline uint8_t *cpu_scratch(kern_dev *dev, int32_t thread) {
+    return dev->scratch + (size_t)thread * dev->scratch_bytes;
+}
+static inline void *cpu_ptr(kern_mem m) {
+    return (void *)m.at;
+}
+
+/* linear.c, norm.c */
+size_t cpu_packed_bytes(dtype type, int32_t n_out, int32_t n_in);
+void cpu_pack(const void *src, int32_t row0, int32_t n_row, kern_weight *w);
+void cpu_embed(kern_dev *dev, const kern_embed *p);
+void cpu_linear(kern_dev *dev, const kern_linear *p);
+void cpu_swiglu(kern_dev *dev, const kern_swiglu *p);
+void cpu_reduce_norm(kern_dev *dev, const kern_reduce_norm *p);
+void cpu_pick(kern_dev *dev, const kern_pick *p);
+/* Row of floats -> the forms of an activation that are wanted (row index r of act). */
+void cpu_act_write_row(const cpu_linear_isa *isa, const kern_act *act, int32_t r, const float *x);
+
+/* attn.c, rope.c */
+void cpu_qk_rope(kern_dev *dev, const kern_qk_rope *p);
+void cpu_kv_store(kern_dev *dev, const kern_kv_store *p);
+void cpu_kv_pack(kern_dev *dev, const kern_kv_pack *p);
+void cpu_attn_fold(kern_dev *dev, const kern_attn_fold *p);
+void cpu_attn_finish(kern_dev *dev, const kern_attn_finish *p);
+
+#endif

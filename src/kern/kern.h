@@ -1,0 +1,258 @@
+/* The kernel table: everything that touches tensor memory. One table per device; src/kern/cpu is
+ * the first.
+ *
+ * Numerics (docs/numerics.md) fixes the order of every sum; a table only chooses who computes it.
+ * All shapes are given in the parameter structs; rows are token rows of this rank, "stride" is in
+ * elements unless it says bytes. Operations run in order on one queue per kern_dev; the host reads
+ * only what download delivered after drain. None allocates, none fails after reserve: shapes are
+ * validated when the engine is planned. */
+#ifndef WEFT_KERN_KERN_H
+#define WEFT_KERN_KERN_H
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+#include "tensor/mem.h"
+#include "tensor/tree.h"
+
+/* What the table's numerics profile fixes; never derived from a launch topology. */
+typedef struct kern_profile {
+    const char *name;      /* "exact" */
+    int32_t page_tokens;   /* P */
+    int32_t kv_shards;     /* V, a power of two */
+    int32_t max_leaves;    /* cap on L */
+    int32_t leaf_multiple; /* K / L must be a multiple of this */
+    int32_t panel;         /* outputs per packed panel: a TP cut of outputs must be a multiple */
+} kern_profile;
+
+/* ---- packed weights: a type of their own, so that nothing reads packed bytes as plain
+ * -------------------------- */
+typedef struct kern_weight {
+    dtype type;
+    int32_t n_out, n_in; /* y[n_out] = W[n_out, n_in] x[n_in] */
+    kern_mem data;       /* docs/packed-layouts.md */
+} kern_weight;
+
+/* ---- activations: the input of linear layers
+ * ------------------------------------------------------------------- f32 form: [row][k] floats. q8
+ * form, for quantised weights, one record per row (kern_act_q8_bytes(k) bytes each): int8 q[k] |
+ * f32 dx[k/32] | f32 xs[k/32] | i32 sum[k/32]      (k multiple of 32; record padded to 64 bytes) dx
+ * = amax/127, q = round-half-even(x * (127/amax)), sum = exact integer sum of q, xs = dx *
+ * (float)sum. A producer writes the forms whose memory is not 0. */
+typedef struct kern_act {
+    int32_t k;
+    kern_mem f32, q8;
+} kern_act;
+static inline size_t kern_act_q8_bytes(int32_t k) {
+    return ((size_t)k + (size_t)(k / 32) * 12 + 63) / 64 * 64;
+}
+
+/* y_part[row][o] = sum_k W[out0 + o][in0 + k] x[row][k], o in [0, n_out), k in [0, n_in); one pass
+ * over x for all parts. Column-parallel layers: tree has one operand and leaf_in = n_in.
+ * Row-parallel layers: leaves of leaf_in columns each, walked by `tree` (a tree_cover program);
+ * node e of row r goes to y + e * node_bytes + r * y_stride * 4. Bias (f32 [n_out], when not 0) is
+ * only for column-parallel layers and is added once after the sum. Several parts must be
+ * column-parallel. */
+enum { KERN_MAX_PART = 3 };
+typedef struct kern_linear_part {
+    const kern_weight *w;
+    int32_t out0, n_out; /* out0: multiple of the panel */
+    kern_mem bias, y;    /* y: f32 [row][y_stride] */
+    int32_t y_stride;
+} kern_linear_part;
+typedef struct kern_linear {
+    kern_act x; /* x.k == n_in */
+    int32_t n_row;
+    int32_t in0, n_in;
+    int32_t n_part;
+    kern_linear_part part[KERN_MAX_PART];
+    const tree_prog *tree;
+    int32_t leaf_in;
+    size_t node_bytes;
+} kern_linear;
+
+/* out[row][o] = silu(g) * u with g = gate . x, u = up . x (each one leaf), silu(g) = g *
+ * sigmoid(g). */
+typedef struct kern_swiglu {
+    kern_act x;
+    int32_t n_row;
+    const kern_weight *gate, *up; /* same shape */
+    int32_t out0, n_out;
+    kern_act out; /* k = n_out */
+} kern_swiglu;
+
+/* x[row][:] = row ids[row] of the plain (unpacked) embedding matrix, dequantised. */
+typedef struct kern_embed {
+    const void *table; /* plain GGUF rows, host memory borrowed from the model file */
+    dtype type;
+    int32_t n_row, hidden, n_vocab;
+    kern_mem ids; /* i32 [n_row] */
+    kern_mem x;   /* f32 [n_row][hidden] */
+} kern_embed;
+
+/* Finish the leaf tree over gathered nodes, add the residual, normalise.
+ *   t = tree over nodes (node k of row r at nodes + node_off[k] + r * hidden * 4);  x[r] = x[r] + t
+ * (x read and written; no node: x stays) ss = sum x^2 over 16 lanes, fold;  out[r][j] = (x[r][j] *
+ * (1 / sqrt(ss / hidden + eps))) * weight[j] */
+typedef struct kern_reduce_norm {
+    int32_t n_row, hidden;
+    const tree_prog *tree; /* NULL: no nodes */
+    kern_mem nodes;
+    const size_t *node_off; /* [tree->n_push] bytes */
+    kern_mem x;             /* f32 [n_row][hidden] */
+    kern_mem weight;        /* f32 [hidden] */
+    float eps;
+    kern_act out;
+} kern_reduce_norm;
+
+/* Copies rows idx[i] of `from` to rows i of `to` (both forms that `to` has). */
+typedef struct kern_pick {
+    kern_act from, to;
+    int32_t n;
+    kern_mem idx; /* i32 [n] */
+} kern_pick;
+
+/* ---- KV cache
+ * --------------------------------------------------------------------------------------------------
+ * A page of one layer holds all local KV heads; per head K then V (page_tokens = 16, D = head_dim,
+ * D multiple of 2): f32, f16:  K [d][16 keys], V [16 keys][d]          bf16:  K [d/2][16 keys][2],
+ * V [key/2][d][2] so a page is n_kv_head * 2 * 16 * D * element bytes, contiguous. A slot is page *
+ * 16 + offset. A wire row is one token's new K and V in the cache's type: K [n_kv_head][D] then V
+ * [n_kv_head][D]. */
+typedef enum kern_kv_type { KERN_KV_F16, KERN_KV_F32, KERN_KV_BF16 } kern_kv_type;
+static inline size_t kern_kv_elem(kern_kv_type t) {
+    return t == KERN_KV_F32 ? 4 : 2;
+}
+typedef struct kern_kv {
+    kern_kv_type type;
+    int32_t n_kv_head, head_dim;
+    kern_mem pages; /* of one layer: [page][n_kv_head] {K, V} */
+} kern_kv;
+
+/* RoPE on q and k, rounding of k and v to the cache's type. Pairs are adjacent elements (2i, 2i+1),
+ * as GGUF's llama stores them: y[2i] = fma(x[2i], c, -(x[2i+1] * s)),  y[2i+1] = fma(x[2i], s,
+ * x[2i+1] * c)   for i < rope_dim / 2; the rest is copied. The table is f32 [max_len][rope_dim /
+ * 2][2] (cos, sin). Token i's query goes to row q_at[i] of q, its wire row to kv_at[i]. */
+typedef struct kern_qk_rope {
+    int32_t n_tok, n_head, n_kv_head, head_dim, rope_dim;
+    kern_mem
+        qkv; /* f32 [n_tok][(n_head + 2 n_kv_head) * head_dim]: q, k, v of a row side by side */
+    kern_mem rope;        /* table */
+    kern_mem pos;         /* i32 [n_tok] */
+    kern_mem q_at, kv_at; /* i32 [n_tok] */
+    kern_mem q;           /* f32 [rows][n_head][head_dim] */
+    kern_kv_type kv_type;
+    kern_mem wire; /* [n_tok] wire rows */
+} kern_qk_rope;
+
+/* Wire row i goes to slot slots[i]; slots < 0 are skipped. */
+typedef struct kern_kv_store {
+    kern_kv kv;
+    int32_t n;
+    kern_mem wire;
+    kern_mem slots; /* i32 [n] */
+} kern_kv_store;
+
+/* Copies n whole pages of one layer, pages[i] of `from` to out + i * page bytes. */
+typedef struct kern_kv_pack {
+    kern_kv from;
+    int32_t n;
+    kern_mem pages; /* i32 [n] */
+    kern_mem out;
+} kern_kv_pack;
+
+/* A run of query tokens of one request: tokens q0 .. q0 + len - 1 of the q buffer stand at
+ * positions pos .. pos + len - 1 and see keys [first_key, own position]; the request's logical page
+ * i is pages[table + i]. 6 x i32 in the packed step block. */
+typedef struct kern_span {
+    int32_t q0, len, pos, first_key, table, n_page;
+} kern_span;
+
+/* Folds the keys of shards shard0 + operand (operands of `tree`) for every span, all heads, and
+ * hands out the tree's nodes: node e of token t, head h at state + (((t - state_q0) * n_head + h) *
+ * n_emit + e) * (head_dim + 2) floats: o[head_dim], m, l (o unnormalised). Shard s holds the
+ * request's logical pages i with bitrev(i mod V) = s, folded in ascending order (N3); pages without
+ * a visible key are skipped. */
+typedef struct kern_attn_fold {
+    kern_kv kv;
+    int32_t n_head; /* local query heads; head h reads KV head h / (n_head / n_kv_head) */
+    float scale;
+    kern_mem q; /* f32 [token][n_head][head_dim] */
+    int32_t n_span;
+    kern_mem spans;  /* kern_span [n_span] */
+    kern_mem tables; /* i32: page tables */
+    int32_t kv_shards, shard0;
+    const tree_prog *tree;
+    int32_t state_q0;
+    kern_mem state;
+} kern_attn_fold;
+
+/* Finishes tokens [0, n_tok): node k of token t, head h at node[k] + (t * n_head + h) *
+ * node_stride[k] bytes; merges them by `tree` (one emit), divides by l once, writes out[t][h *
+ * head_dim + d]. */
+typedef struct kern_attn_finish {
+    int32_t n_tok, n_head, head_dim;
+    const tree_prog *tree;
+    const kern_mem *node;      /* [tree->n_push] */
+    const size_t *node_stride; /* [tree->n_push] bytes */
+    int32_t row0;              /* first row of out */
+    kern_act out;              /* k = n_head * head_dim */
+} kern_attn_finish;
+
+/* ---- the table
+ * --------------------------------------------------------------------------------------------------
+ */
+typedef struct kern_dev kern_dev; /* one per rank: its queue, threads and scratch */
+
+typedef struct kern_limits {
+    int32_t max_rows, max_in, max_head_dim,
+        max_group; /* token rows; widest k; head size; query heads per KV head */
+} kern_limits;
+
+typedef struct kern_table {
+    const char *device; /* "cpu" */
+    const char *isa;    /* "scalar", "avx512vnni", ... */
+    kern_profile profile;
+
+    /* n_thread threads (the caller's included) serve this rank; scratch is reserved here. */
+    weft_status (*open)(int32_t n_thread, const kern_limits *limits, kern_dev **out,
+                        weft_error *err);
+    void (*close)(kern_dev *dev);
+    size_t (*scratch_bytes)(int32_t n_thread, const kern_limits *limits);
+
+    /* Memory: 64-byte aligned (2 MiB and huge pages when large). Contents are NaN in debug builds,
+     * zero otherwise. */
+    weft_status (*reserve)(size_t bytes, kern_mem *out, weft_error *err);
+    void (*release)(kern_mem mem, size_t bytes);
+    void (*upload)(kern_dev *dev, kern_mem dst, const void *src, size_t bytes);
+    void (*download)(kern_dev *dev, void *dst, kern_mem src, size_t bytes);
+    void (*fill)(kern_dev *dev, kern_mem dst, uint8_t byte, size_t bytes);
+    void (*drain)(kern_dev *dev);
+
+    /* Bytes of a packed weight; packs rows [row0, row0 + n_row) (multiples of the panel but at the
+     * end) of plain `src` into w->data. */
+    size_t (*packed_bytes)(dtype type, int32_t n_out, int32_t n_in);
+    void (*pack)(const void *src, int32_t row0, int32_t n_row, kern_weight *w);
+
+    void (*embed)(kern_dev *dev, const kern_embed *p);
+    void (*linear)(kern_dev *dev, const kern_linear *p);
+    void (*swiglu)(kern_dev *dev, const kern_swiglu *p);
+    void (*reduce_norm)(kern_dev *dev, const kern_reduce_norm *p);
+    void (*pick)(kern_dev *dev, const kern_pick *p);
+    void (*qk_rope)(kern_dev *dev, const kern_qk_rope *p);
+    void (*kv_store)(kern_dev *dev, const kern_kv_store *p);
+    void (*kv_pack)(kern_dev *dev, const kern_kv_pack *p);
+    void (*attn_fold)(kern_dev *dev, const kern_attn_fold *p);
+    void (*attn_finish)(kern_dev *dev, const kern_attn_finish *p);
+} kern_table;
+
+/* The CPU table for an ISA level: NULL or "auto" = the best of this machine; "scalar", "avx512vnni"
+ * force one. WEFT_ERR_SETUP names a level that is unknown or that this machine lacks. *out is
+ * static. */
+weft_status kern_cpu_table(const char *isa, const kern_table **out, weft_error *err);
+
+/* RoPE table, exact profile: cos and sin of pos * base^(-2i / rope_dim), angle in double, rounded
+ * to f32 once. No libm. out: f32 [n_pos][rope_dim / 2][2]. Writes positions [pos0, pos0 + n_pos).
+ */
+void kern_rope_table(double base, int32_t rope_dim, int32_t pos0, int32_t n_pos, float *out);
+
+#endif
