@@ -1,19 +1,73 @@
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 
-# tests/unit/<module>/test_<what>.c: one program each, linked to its module. Exit code 77 = skipped, and ctest says so.
-file(GLOB unit CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/unit/*/test_*.c)
-foreach(file ${unit})
-  get_filename_component(name ${file} NAME_WE)
-  get_filename_component(dir ${file} DIRECTORY)
-  get_filename_component(module ${dir} NAME)
-  if(NOT TARGET weft_${module})
-    continue()
+# Labels pick what a preset runs (CMakePresets.json): unit, cp, golden, cli say what kind of test it is; unit tests
+# carry their module too (comm, engine, ...). A test whose name ends in _long is labelled long, and only long.
+# Exit code 77 = skipped, and ctest says so; it never counts as passed.
+function(weft_test_properties name kind)
+  if(name MATCHES "_long$")
+    set(labels long)
+  else()
+    set(labels ${kind})
   endif()
-  add_executable(${name} ${file})
-  target_link_libraries(${name} PRIVATE weft_${module} PkgConfig::CMOCKA PkgConfig::JANSSON)
-  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-  target_compile_definitions(${name} PRIVATE
-    WEFT_GOLDEN="${WEFT_GOLDEN}" WEFT_DEMO_MODEL="${WEFT_DEMO_MODEL}" WEFT_SOURCE="${CMAKE_SOURCE_DIR}")
-  add_test(NAME unit.${module}.${name} COMMAND ${name})
-  set_tests_properties(unit.${module}.${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300)
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS "${labels}")
+  if(name MATCHES "_long$")
+    set_tests_properties(${name} PROPERTIES TIMEOUT 3600)
+  endif()
+endfunction()
+
+# One program for each test_<what>.c of a folder, linked to `module`; the folder's other C files belong to all of them.
+function(weft_test_folder folder prefix module)
+  file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/test_*.c)
+  if(NOT tests OR NOT TARGET weft_${module})
+    return()
+  endif()
+  file(GLOB shared CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.c)
+  list(REMOVE_ITEM shared ${tests})
+  foreach(file ${tests})
+    get_filename_component(name ${file} NAME_WE)
+    add_executable(${name} ${file} ${shared})
+    target_link_libraries(${name} PRIVATE weft_${module} PkgConfig::CMOCKA PkgConfig::JANSSON m)
+    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    target_compile_definitions(${name} PRIVATE
+      WEFT_GOLDEN="${WEFT_GOLDEN}" WEFT_DEMO_MODEL="${WEFT_DEMO_MODEL}" WEFT_SOURCE="${CMAKE_SOURCE_DIR}")
+    add_test(NAME ${prefix}.${name} COMMAND ${name})
+    weft_test_properties(${prefix}.${name} "${ARGN}")
+  endforeach()
+endfunction()
+
+file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${CMAKE_SOURCE_DIR}/tests/unit/*)
+foreach(folder ${folders})
+  get_filename_component(module ${folder} NAME)
+  weft_test_folder(unit/${module} unit.${module} ${module} unit ${module})
 endforeach()
+weft_test_folder(kern kern kern unit kern)
+weft_test_folder(cp cp engine cp)
+weft_test_folder(golden golden engine golden)
+
+# The include direction is checked by make lint; here its checker is checked.
+add_test(NAME scripts.check-includes COMMAND ${CMAKE_SOURCE_DIR}/scripts/check-includes --self-test)
+weft_test_properties(scripts.check-includes unit)
+
+# tests/cli/test-<what>.sh: scripts around the program, with its path and the data in their environment.
+function(weft_cli_test name file)
+  add_test(NAME cli.${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/cli/${file})
+  weft_test_properties(cli.${name} cli)
+  set_tests_properties(cli.${name} PROPERTIES ENVIRONMENT
+    "WEFT=$<TARGET_FILE:weft_cli>;WEFT_BUILD=${CMAKE_BINARY_DIR};WEFT_SOURCE=${CMAKE_SOURCE_DIR};WEFT_GOLDEN=${WEFT_GOLDEN};WEFT_DEMO_MODEL=${WEFT_DEMO_MODEL};WEFT_SANITIZE=${WEFT_SANITIZE};CC=${CMAKE_C_COMPILER}")
+endfunction()
+
+if(TARGET weft_cli)
+  file(GLOB scripts CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cli/test-*.sh)
+  foreach(file ${scripts})
+    get_filename_component(base ${file} NAME)
+    string(REGEX REPLACE "^test-(.*)\\.sh$" "\\1" name ${base})
+    weft_cli_test(${name} ${base})
+  endforeach()
+  # An instrumented library does not link into a program built without the sanitizer.
+  if(NOT WEFT_SANITIZE)
+    weft_cli_test(example run-example.sh)
+  endif()
+  add_executable(example_complete ${CMAKE_SOURCE_DIR}/examples/complete.c)
+  set_target_properties(example_complete PROPERTIES EXCLUDE_FROM_ALL ON)
+  target_link_libraries(example_complete PRIVATE weft)
+endif()

@@ -117,6 +117,9 @@ typedef struct weft_engine_params {
      * at once. */
     void (*on_logits)(void *user, const weft_logits_row *row);
     void *on_logits_user;
+    /* Called by weft_engine_open while it packs the weights, with the share done (0..1). */
+    void (*on_load)(void *user, double done);
+    void *on_load_user;
 } weft_engine_params;
 
 void weft_engine_params_default(weft_engine_params *out);
@@ -193,7 +196,7 @@ typedef struct weft_event {
     weft_event_kind kind;
     uint64_t request;
     int64_t position; /* of the fed token (PROMPT_ROW), of the new token (TOKEN) */
-    int32_t token; /* PROMPT_ROW: the prompt's next token, -1 after the last; TOKEN: the new one */
+    int32_t token; /* PROMPT_ROW: the prompt's next token; TOKEN: the new one */
     float logprob; /* of `token`, from the raw logits (before temperature and penalties); 0 unless
                       asked for */
     uint64_t logits_hash; /* 0 unless hash_logits */

@@ -52,8 +52,9 @@ typedef struct comm_hub comm_hub; /* shared by the ranks of one process */
 weft_status comm_threads_hub_open(int32_t world, int64_t deadline_ms, comm_hub **out,
                                   weft_error *err);
 void comm_threads_hub_close(comm_hub *hub); /* after every comm on it is closed */
-/* The end of `rank`; every rank opens its own, in any order. Groups that list the same ranks are
- * one group. */
+/* The end of `rank`; every rank opens its own, in any order. Groups that list the same ranks
+ * (in the same order) are one group. A rank opens once in a hub's life. When a collective returns,
+ * failed or not, no peer reads this rank's buffers any more: they may be freed. */
 weft_status comm_threads_open(comm_hub *hub, int32_t rank, const comm_members *groups, comm **out,
                               weft_error *err);
 /* WEFT_OK while nobody has aborted; else the first abort's status, its text into err. */

@@ -4,7 +4,7 @@
  * First come first served. A step takes running requests first (oldest first), then waiting ones
  * while sequences, token budget and pages allow. When pages run out the youngest running request
  * gives its pages back and waits at the head of the queue; all it computed is computed again later,
- * with the same bytes. No malloc in sched_plan and sched_result. */
+ * with the same bytes. No malloc from sched_plan to sched_finish. */
 #ifndef WEFT_SCHED_SCHED_H
 #define WEFT_SCHED_SCHED_H
 
@@ -48,7 +48,7 @@ weft_status sched_request_new(const sched *s, const int32_t *prompt, int32_t n_p
                               int32_t max_tokens, sched_request **out, weft_error *err);
 void sched_request_free(sched_request *r);
 void sched_submit(sched *s, sched_request *r);
-/* Marks for removal; the request comes out of sched_take_finished at the next plan. False when
+/* Marks for removal; the request comes out of sched_take_cancelled at the next plan. False when
  * unknown. */
 bool sched_cancel(sched *s, uint64_t id);
 bool sched_idle(const sched *s); /* nothing waiting or running */

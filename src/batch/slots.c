@@ -1,0 +1,288 @@
+/* Plans are read as if they came from a stranger: ranks may be processes one day, and a plan that
+ * breaks a bound must end the run with its reason, not write outside a row. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "batch/batch.h"
+
+static int32_t max_pages(const batch_slots *s) {
+    return (s->max_len - 1) / s->page_tokens + 1;
+}
+
+weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_tokens, batch_slots *out,
+                             weft_error *err) {
+    if (n_slot < 1 || max_len < 1 || page_tokens < 1) {
+        return error_set(err, WEFT_ERR_SETUP,
+                         "batch: %d slots of %d tokens with pages of %d: each must be at least 1",
+                         n_slot, max_len, page_tokens);
+    }
+    batch_slots s = {.n_slot = n_slot, .max_len = max_len, .page_tokens = page_tokens};
+    size_t per_slot = (size_t)max_len + (size_t)max_pages(&s);
+    s.slot = calloc((size_t)n_slot, sizeof s.slot[0]);
+    int32_t *ints = s.slot ? calloc((size_t)n_slot, per_slot * sizeof ints[0]) : NULL;
+    if (!ints) {
+        free(s.slot);
+        return error_set(err, WEFT_ERR_MEMORY, "batch: no memory for %d slots of %d tokens", n_slot,
+                         max_len);
+    }
+    for (int32_t i = 0; i < n_slot; i++) { /* slot 0's tokens and pages begin the one allocation */
+        s.slot[i].token = ints + (size_t)i * per_slot;
+        s.slot[i].page = s.slot[i].token + max_len;
+    }
+    *out = s;
+    return WEFT_OK;
+}
+
+void batch_slots_close(batch_slots *s) {
+    if (s->slot) {
+        free(s->slot[0].token);
+    }
+    free(s->slot);
+    *s = (batch_slots){0};
+}
+
+/* ---- reading ---- */
+
+typedef struct plan_reader {
+    const uint8_t *at;
+    size_t left;
+    weft_error *err;
+} plan_reader;
+
+static bool take(plan_reader *r, void *dst, size_t bytes) {
+    if (bytes > r->left) {
+        return false;
+    }
+    if (bytes > 0) {
+        memcpy(dst, r->at, bytes);
+    }
+    r->at += bytes;
+    r->left -= bytes;
+    return true;
+}
+
+static weft_status cut_short(plan_reader *r, const char *what, int32_t i, size_t need) {
+    return error_set(r->err, WEFT_ERR_RANK, "plan: %s %d needs %zu bytes, %zu are left", what, i,
+                     need, r->left);
+}
+
+/* n token or page ids, none of them negative. */
+static weft_status take_ids(plan_reader *r, const char *what, int32_t slot, int32_t *dst,
+                            int32_t n) {
+    size_t bytes = (size_t)n * sizeof dst[0];
+    if (!take(r, dst, bytes)) {
+        return cut_short(r, what, slot, bytes);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        if (dst[i] < 0) {
+            return error_set(r->err, WEFT_ERR_RANK, "plan: %s %d: id %d is negative", what, slot,
+                             dst[i]);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_head(plan_reader *r, const batch_slots *s, size_t bytes, plan_head *h) {
+    if (!take(r, h, sizeof *h)) {
+        return cut_short(r, "head", 0, sizeof *h);
+    }
+    if (h->bytes < 0 || (size_t)h->bytes != bytes) {
+        return error_set(r->err, WEFT_ERR_RANK, "plan: says %d bytes, %zu came", h->bytes, bytes);
+    }
+    if (h->kind != PLAN_STEP && h->kind != PLAN_IDLE && h->kind != PLAN_STOP) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: kind %d is not 1 (step), 2 (idle) or 3 (stop)", h->kind);
+    }
+    const int32_t count[3] = {h->n_release, h->n_admit, h->n_run};
+    for (int32_t i = 0; i < 3; i++) {
+        if (count[i] < 0 || count[i] > s->n_slot) {
+            return error_set(r->err, WEFT_ERR_RANK,
+                             "plan: %d releases, %d admissions, %d runs for %d slots", h->n_release,
+                             h->n_admit, h->n_run, s->n_slot);
+        }
+    }
+    if (h->kind != PLAN_STEP && h->n_run > 0) {
+        return error_set(r->err, WEFT_ERR_RANK, "plan: %d runs in a plan of kind %d", h->n_run,
+                         h->kind);
+    }
+    return WEFT_OK;
+}
+
+static weft_status check_slot(plan_reader *r, const batch_slots *s, const char *what, int32_t slot,
+                              bool taken) {
+    if (slot < 0 || slot >= s->n_slot) {
+        return error_set(r->err, WEFT_ERR_RANK, "plan: %s of slot %d, slots are 0..%d", what, slot,
+                         s->n_slot - 1);
+    }
+    if ((s->slot[slot].request != 0) != taken) {
+        return error_set(r->err, WEFT_ERR_RANK, "plan: %s of slot %d, which is %s", what, slot,
+                         taken ? "free" : "taken");
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_release(plan_reader *r, batch_slots *s, int32_t i) {
+    int32_t slot;
+    if (!take(r, &slot, sizeof slot)) {
+        return cut_short(r, "release", i, sizeof slot);
+    }
+    weft_status status = check_slot(r, s, "release", slot, true);
+    if (status == WEFT_OK) {
+        s->slot[slot].request = 0;
+    }
+    return status;
+}
+
+static weft_status check_admit(plan_reader *r, const batch_slots *s, const plan_admit *a) {
+    weft_status status = check_slot(r, s, "admission", a->slot, false);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    if (a->n_prompt < 1 || a->n_token < a->n_prompt || a->n_token > s->max_len) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: admission of slot %d with %d prompt tokens, %d tokens, at most %d",
+                         a->slot, a->n_prompt, a->n_token, s->max_len);
+    }
+    if (a->logits_from < 0 || a->logits_from >= a->n_token) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: admission of slot %d with logits from position %d of %d", a->slot,
+                         a->logits_from, a->n_token);
+    }
+    if (a->request == 0) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: admission of request 0 to slot %d; ids begin at 1", a->slot);
+    }
+    for (int32_t i = 0; i < s->n_slot; i++) {
+        if (s->slot[i].request == a->request) {
+            return error_set(r->err, WEFT_ERR_RANK,
+                             "plan: admission of request %llu to slot %d, it is in slot %d",
+                             (unsigned long long)a->request, a->slot, i);
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_admit(plan_reader *r, batch_slots *s, int32_t i) {
+    plan_admit a;
+    if (!take(r, &a, sizeof a)) {
+        return cut_short(r, "admission", i, sizeof a);
+    }
+    weft_status status = check_admit(r, s, &a);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    batch_slot *slot = &s->slot[a.slot];
+    status = take_ids(r, "tokens of slot", a.slot, slot->token, a.n_token);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    slot->request = a.request;
+    slot->sampling = a.sampling;
+    slot->n_prompt = a.n_prompt;
+    slot->n_token = a.n_token;
+    slot->logits_from = a.logits_from;
+    slot->n_page = 0;
+    return WEFT_OK;
+}
+
+static weft_status check_run(plan_reader *r, const batch_slots *s, const batch_global *g,
+                             const plan_run *p) {
+    weft_status status = check_slot(r, s, "run", p->slot, true);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    for (int32_t i = 0; i < g->n_req; i++) {
+        if (g->req[i].slot == p->slot) {
+            return error_set(r->err, WEFT_ERR_RANK, "plan: two runs of slot %d in a step", p->slot);
+        }
+    }
+    const batch_slot *slot = &s->slot[p->slot];
+    if (p->append < -1 || (p->append >= 0 && slot->n_token == s->max_len)) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: run of slot %d appends token %d to %d of at most %d", p->slot,
+                         p->append, slot->n_token, s->max_len);
+    }
+    int32_t n_token = slot->n_token + (p->append >= 0);
+    if (p->start < 0 || p->n_new < 1 || (int64_t)p->start + p->n_new > n_token) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: run of slot %d computes %d positions from %d on, it has %d tokens",
+                         p->slot, p->n_new, p->start, n_token);
+    }
+    bool decode_row = p->n_new == 1 && p->start == n_token - 1 && p->start >= slot->n_prompt;
+    if (p->decode < 0 || p->decode > 1 || (p->decode == 1 && !decode_row)) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: run of slot %d is marked decode (%d), but computes %d positions "
+                         "from %d on of %d tokens, %d of them prompt",
+                         p->slot, p->decode, p->n_new, p->start, n_token, slot->n_prompt);
+    }
+    int64_t n_page = (int64_t)slot->n_page + p->n_page;
+    if (p->n_page < 0 || n_page > max_pages(s) ||
+        n_page * s->page_tokens < (int64_t)p->start + p->n_new) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: run of slot %d has %d + %d pages of %d tokens for %lld positions, "
+                         "at most %d",
+                         p->slot, slot->n_page, p->n_page, s->page_tokens,
+                         (long long)p->start + p->n_new, max_pages(s));
+    }
+    return WEFT_OK;
+}
+
+static weft_status read_run(plan_reader *r, batch_slots *s, int32_t i, batch_global *g) {
+    plan_run p;
+    if (!take(r, &p, sizeof p)) {
+        return cut_short(r, "run", i, sizeof p);
+    }
+    weft_status status = check_run(r, s, g, &p);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    batch_slot *slot = &s->slot[p.slot];
+    status = take_ids(r, "pages of slot", p.slot, slot->page + slot->n_page, p.n_page);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    slot->n_page += p.n_page;
+    if (p.append >= 0) {
+        slot->token[slot->n_token++] = p.append;
+    }
+    int32_t end = p.start + p.n_new;
+    int32_t logits_from = slot->logits_from > p.start ? slot->logits_from : p.start;
+    g->req[g->n_req++] = (batch_request){.slot = p.slot,
+                                         .start = p.start,
+                                         .n_new = p.n_new,
+                                         .n_logits = end > logits_from ? end - logits_from : 0,
+                                         .sample = end == slot->n_token,
+                                         .decode = p.decode == 1,
+                                         .token = slot->token,
+                                         .page = slot->page};
+    return WEFT_OK;
+}
+
+/* A broken plan leaves the slots as far as they got: ranks no longer agree and the run ends. */
+weft_status batch_slots_apply(batch_slots *s, const uint8_t *plan, size_t bytes, batch_global *out,
+                              weft_error *err) {
+    plan_reader r = {.at = plan, .left = bytes, .err = err};
+    plan_head h;
+    weft_status status = read_head(&r, s, bytes, &h);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    batch_global g = {.step = h.step, .kind = h.kind, .n_req = 0, .req = out->req};
+    for (int32_t i = 0; i < h.n_release && status == WEFT_OK; i++) {
+        status = read_release(&r, s, i);
+    }
+    for (int32_t i = 0; i < h.n_admit && status == WEFT_OK; i++) {
+        status = read_admit(&r, s, i);
+    }
+    for (int32_t i = 0; i < h.n_run && status == WEFT_OK; i++) {
+        status = read_run(&r, s, i, &g);
+    }
+    if (status != WEFT_OK) {
+        return status;
+    }
+    if (r.left > 0) {
+        return error_set(err, WEFT_ERR_RANK, "plan: %zu bytes after the last run", r.left);
+    }
+    *out = g;
+    return WEFT_OK;
+}

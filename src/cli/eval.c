@@ -1,0 +1,86 @@
+#include "cli/eval.h"
+
+#include <string.h>
+
+static const option own_options[] = {
+    {.names = "--reference",
+     .type = OPTION_STRING,
+     .at = offsetof(eval_values, reference),
+     .metavar = "FILE",
+     .help = "golden: logits of another framework; ppl: stored log-probabilities (.safetensors)"},
+    {.names = "--tolerance",
+     .type = OPTION_FLOAT,
+     .at = offsetof(eval_values, tolerance),
+     .metavar = "X",
+     .help = "golden: greedy steps count while the reference's first two logits are 2 X apart",
+     .min = 0,
+     .max = 1000},
+    {.names = "--window",
+     .type = OPTION_COUNT,
+     .at = offsetof(eval_values, window),
+     .metavar = "N",
+     .help = "ppl FILE: tokens per piece; the second half of each is scored",
+     .min = 2,
+     .max = 1 << 20},
+    {.names = "--json",
+     .type = OPTION_FLAG,
+     .at = offsetof(eval_values, json),
+     .help = "prints one JSON object"},
+    {.names = NULL},
+};
+
+static const option_section sections[] = {
+    {"Model", cli_model_options, offsetof(eval_values, model)},
+    {"Evaluation", own_options, 0},
+    {"Topology", cli_topology_options, offsetof(eval_values, engine)},
+    {"Engine", cli_engine_options, offsetof(eval_values, engine)},
+    {NULL, NULL, 0},
+};
+
+static void defaults(void *v_) {
+    eval_values *v = v_;
+    weft_engine_params_default(&v->engine);
+    v->engine.max_num_seqs = 8;
+    v->tolerance = 2e-4f;
+    v->window = 512;
+}
+
+static int run_kind(const eval_values *v, weft_model *model, const option_list *args) {
+    bool golden = strcmp(args->item[0], "golden") == 0;
+    if (golden && v->reference && args->n == 1)
+        return eval_golden(v, model);
+    if (!golden && v->reference && args->n == 1)
+        return eval_ppl_reference(v, model);
+    return eval_ppl_file(v, model, args->item[1]);
+}
+
+static int run(const void *v_, const option_list *args) {
+    const eval_values *v = v_;
+    const char *kind = args->item[0];
+    bool golden = strcmp(kind, "golden") == 0, ppl = strcmp(kind, "ppl") == 0;
+    if (!golden && !ppl)
+        return cli_fail_text(WEFT_ERR_USAGE, "eval %.40s: expected golden or ppl", kind);
+    if (golden && (!v->reference || args->n != 1))
+        return cli_fail_text(WEFT_ERR_USAGE, "eval golden takes --reference FILE and nothing else");
+    if (ppl && (v->reference != NULL) == (args->n == 2))
+        return cli_fail_text(WEFT_ERR_USAGE, "eval ppl takes a text file or --reference FILE");
+    weft_model *model = NULL;
+    weft_error err = {0};
+    if (weft_model_open(v->model.path, &model, &err) != WEFT_OK)
+        return cli_fail(&err);
+    int rc = run_kind(v, model, args);
+    weft_model_close(model);
+    return rc;
+}
+
+const cli_command cli_eval = {
+    .options = {.name = "eval",
+                .brief = "measures a model: golden (logits of another framework), ppl (perplexity)",
+                .args = "golden|ppl [FILE]",
+                .min_args = 1,
+                .max_args = 2,
+                .sections = sections,
+                .values_bytes = sizeof(eval_values),
+                .defaults = defaults},
+    .run = run,
+};

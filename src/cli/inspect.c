@@ -1,0 +1,222 @@
+/* weft inspect: what a model file holds, and what weft would do with each tensor. Opening it
+ * validates everything that running it needs. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/common.h"
+#include "cli/json.h"
+#include "kern/kern.h"
+#include "load/load.h"
+#include "tok/tok.h"
+
+enum { VALUE_BYTES = 512, USE_BYTES = 96 };
+
+typedef struct values {
+    cli_model_values model;
+    bool json;
+} values;
+
+static const option own_options[] = {
+    {.names = "--json",
+     .type = OPTION_FLAG,
+     .at = offsetof(values, json),
+     .help = "prints one JSON object"},
+    {.names = NULL},
+};
+
+static const option_section sections[] = {
+    {"Model", cli_model_options, offsetof(values, model)},
+    {"Inspect", own_options, 0},
+    {NULL, NULL, 0},
+};
+
+static bool in_layer(const load_llama_layer *l, const load_tensor *t, bool *norm) {
+    *norm = t == l->attn_norm || t == l->ffn_norm;
+    return *norm || t == l->attn_q || t == l->attn_k || t == l->attn_v || t == l->attn_o ||
+           t == l->ffn_gate || t == l->ffn_up || t == l->ffn_down;
+}
+
+/* What becomes of a tensor when the model is run. */
+static void describe_use(const load_model *m, const kern_table *k, const load_tensor *t,
+                         char *out) {
+    const load_llama *w = load_get_llama(m);
+    const char *type = dtype_find(t->ggml_type) ? dtype_find(t->ggml_type)->name : "?";
+    bool norm = t == w->output_norm, known = norm;
+    for (int32_t i = 0; !known && i < load_get_config(m)->n_layer; i++) {
+        known = in_layer(&w->layer[i], t, &norm);
+    }
+    char packed[USE_BYTES / 2];
+    snprintf(packed, sizeof packed, "packed %s, %d-output panels", type, k->profile.panel);
+    if (norm) {
+        snprintf(out, USE_BYTES, "%s weights of a norm", type);
+    } else if (t == w->token_embd && t == w->output) {
+        snprintf(out, USE_BYTES, "rows read from the file; output: %s", packed);
+    } else if (t == w->token_embd) {
+        snprintf(out, USE_BYTES, "rows read from the file");
+    } else if (known || t == w->output) {
+        snprintf(out, USE_BYTES, "%s", packed);
+    } else {
+        snprintf(out, USE_BYTES, "not used");
+    }
+}
+
+static const char *type_name(const load_tensor *t) {
+    int32_t block_len, block_bytes;
+    const char *name = dtype_ggml_name(t->ggml_type, &block_len, &block_bytes);
+    return name ? name : "?";
+}
+
+/* ---- text ---- */
+
+/* Metadata is somebody else's text: control characters would reach the terminal. */
+static void print_plain(const char *text) {
+    for (const char *p = text; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        if (c == '\n') {
+            fputs("\\n", stdout);
+        } else if (c < 0x20 || c == 0x7f) {
+            printf("\\x%02x", c);
+        } else {
+            putchar(c);
+        }
+    }
+}
+
+static void print_summary(const char *path, const load_model *m) {
+    const load_config *c = load_get_config(m);
+    printf("file          %s, %" PRId64 " bytes\n", path, load_file_bytes(m));
+    printf("model         ");
+    print_plain(c->name);
+    printf(", %s\n", c->architecture);
+    printf("layers        %d of width %d, ffn %d\n", c->n_layer, c->hidden, c->ffn);
+    printf("heads         %d query, %d KV, of %d\n", c->n_head, c->n_kv_head, c->head_dim);
+    printf("vocabulary    %d tokens%s\n", c->n_vocab, c->tied_output ? ", output tied" : "");
+    printf("context       %d\n", c->context_length);
+}
+
+static void print_metadata(const load_model *m) {
+    int width = 0;
+    for (int32_t i = 0; i < load_key_count(m); i++) {
+        int n = (int)strlen(load_key_at(m, i));
+        width = n > width && n <= 48 ? n : width;
+    }
+    puts("\nmetadata");
+    for (int32_t i = 0; i < load_key_count(m); i++) {
+        char value[VALUE_BYTES];
+        load_value_text(m, i, value, sizeof value);
+        fputs("  ", stdout);
+        print_plain(load_key_at(m, i));
+        printf("%*s  ",
+               width - (int)strlen(load_key_at(m, i)) > 0 ? width - (int)strlen(load_key_at(m, i))
+                                                          : 0,
+               "");
+        print_plain(value);
+        putchar('\n');
+    }
+}
+
+static void shape_text(const load_tensor *t, char *out, size_t cap) {
+    size_t n = 0;
+    for (int32_t i = 0; i < t->n_dim && n < cap; i++) {
+        n += (size_t)snprintf(out + n, cap - n, "%s%" PRId64, i ? " x " : "", t->dim[i]);
+    }
+}
+
+static void print_tensors(const load_model *m, const kern_table *k) {
+    int width = 4;
+    for (int32_t i = 0; i < load_tensor_count(m); i++) {
+        int n = (int)strlen(load_tensor_at(m, i)->name);
+        width = n > width && n <= 40 ? n : width;
+    }
+    printf("\n%-*s  %-5s %-16s %12s %12s  %s\n", width, "tensor", "type", "shape", "bytes",
+           "offset", "what weft does with it");
+    for (int32_t i = 0; i < load_tensor_count(m); i++) {
+        const load_tensor *t = load_tensor_at(m, i);
+        char shape[96] = "", use[USE_BYTES];
+        shape_text(t, shape, sizeof shape);
+        describe_use(m, k, t, use);
+        print_plain(t->name);
+        printf("%*s  %-5s %-16s %12zu %12" PRId64 "  %s\n",
+               width > (int)strlen(t->name) ? width - (int)strlen(t->name) : 0, "", type_name(t),
+               shape, t->bytes, t->offset, use);
+    }
+}
+
+/* ---- JSON ---- */
+
+static json_t *metadata_json(const load_model *m) {
+    json_t *out = json_object();
+    for (int32_t i = 0; i < load_key_count(m); i++) {
+        char value[VALUE_BYTES];
+        load_value_text(m, i, value, sizeof value);
+        json_object_set_new(out, load_key_at(m, i), cli_json_text(value, strlen(value)));
+    }
+    return out;
+}
+
+static json_t *tensors_json(const load_model *m, const kern_table *k) {
+    json_t *out = json_array();
+    for (int32_t i = 0; i < load_tensor_count(m); i++) {
+        const load_tensor *t = load_tensor_at(m, i);
+        char use[USE_BYTES];
+        describe_use(m, k, t, use);
+        json_t *shape = json_array();
+        for (int32_t d = 0; d < t->n_dim; d++) {
+            json_array_append_new(shape, json_integer(t->dim[d]));
+        }
+        json_array_append_new(out,
+                              json_pack("{s:o, s:s, s:o, s:I, s:I, s:s}", "name",
+                                        cli_json_text(t->name, strlen(t->name)), "type",
+                                        type_name(t), "shape", shape, "bytes", (json_int_t)t->bytes,
+                                        "offset", (json_int_t)t->offset, "use", use));
+    }
+    return out;
+}
+
+static json_t *config_json(const load_config *c) {
+    return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b}",
+                     "architecture", c->architecture, "name",
+                     cli_json_text(c->name, strlen(c->name)), "layers", c->n_layer, "hidden",
+                     c->hidden, "ffn", c->ffn, "heads", c->n_head, "kv_heads", c->n_kv_head,
+                     "head_dim", c->head_dim, "vocabulary", c->n_vocab, "context_length",
+                     c->context_length, "rope_dim", c->rope_dim, "rope_base", c->rope_base,
+                     "rms_eps", (double)c->rms_eps, "tied_output", c->tied_output);
+}
+
+static int run(const void *values_, const option_list *args) {
+    (void)args;
+    const values *v = values_;
+    load_model *m = NULL;
+    tok *t = NULL;
+    const kern_table *k = NULL;
+    weft_error err;
+    int rc = 0;
+    if (load_open(v->model.path, &m, &err) != WEFT_OK ||
+        tok_create(load_get_vocab(m), &t, &err) != WEFT_OK ||
+        kern_cpu_table(NULL, &k, &err) != WEFT_OK) {
+        rc = cli_fail(&err);
+    } else if (v->json) {
+        rc = cli_json_print(json_pack("{s:o, s:I, s:o, s:o, s:o}", "file",
+                                      cli_json_text(v->model.path, strlen(v->model.path)), "bytes",
+                                      (json_int_t)load_file_bytes(m), "config",
+                                      config_json(load_get_config(m)), "metadata", metadata_json(m),
+                                      "tensors", tensors_json(m, k)));
+    } else {
+        print_summary(v->model.path, m);
+        print_metadata(m);
+        print_tensors(m, k);
+    }
+    tok_destroy(t);
+    load_close(m);
+    return rc;
+}
+
+const cli_command cli_inspect = {
+    .options = {.name = "inspect",
+                .brief = "checks a model file and lists its metadata and tensors",
+                .sections = sections,
+                .values_bytes = sizeof(values)},
+    .run = run,
+};

@@ -1,0 +1,229 @@
+/* The public calls that are not the request queue: model, text, engine open and close. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/wait.h"
+#include "engine/engine.h"
+
+/* ---- model ---- */
+
+static int64_t parameter_count(const load_model *file) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < load_tensor_count(file); i++) {
+        const load_tensor *t = load_tensor_at(file, i);
+        n += t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3];
+    }
+    return n;
+}
+
+weft_status weft_model_open(const char *path, weft_model **out, weft_error *err) {
+    weft_model *m = calloc(1, sizeof *m);
+    if (!m)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for a model");
+    weft_status s = load_open(path, &m->file, err);
+    if (s == WEFT_OK)
+        s = tok_create(load_get_vocab(m->file), &m->tok, err);
+    if (s != WEFT_OK) {
+        weft_model_close(m);
+        return s;
+    }
+    const load_config *c = load_get_config(m->file);
+    m->info = (weft_model_info){.architecture = c->architecture,
+                                .name = c->name,
+                                .n_layer = c->n_layer,
+                                .n_vocab = c->n_vocab,
+                                .n_head = c->n_head,
+                                .n_kv_head = c->n_kv_head,
+                                .head_dim = c->head_dim,
+                                .hidden = c->hidden,
+                                .ffn = c->ffn,
+                                .context_length = c->context_length,
+                                .n_parameter = parameter_count(m->file),
+                                .file_bytes = load_file_bytes(m->file)};
+    *out = m;
+    return WEFT_OK;
+}
+
+void weft_model_close(weft_model *m) {
+    if (!m)
+        return;
+    tok_destroy(m->tok);
+    load_close(m->file);
+    free(m);
+}
+
+void weft_model_get_info(const weft_model *m, weft_model_info *out) {
+    *out = m->info;
+}
+
+/* One BOS where the model asks for it, also when the text already begins with it. */
+weft_status weft_tokenize(const weft_model *m, const char *text, size_t text_bytes, bool special,
+                          int32_t *ids, size_t cap, size_t *n, weft_error *err) {
+    int32_t *got = NULL;
+    size_t n_got = 0;
+    weft_status s = tok_encode(m->tok, text, text_bytes, special, &got, &n_got, err);
+    if (s != WEFT_OK)
+        return s;
+    int32_t bos = special ? tok_bos(m->tok) : -1;
+    size_t lead = bos >= 0 && !(n_got > 0 && got[0] == bos) ? 1 : 0;
+    if (lead && cap > 0)
+        ids[0] = bos;
+    for (size_t i = 0; i < n_got && lead + i < cap; i++)
+        ids[lead + i] = got[i];
+    free(got);
+    *n = lead + n_got;
+    return WEFT_OK;
+}
+
+const char *weft_token_bytes(const weft_model *m, int32_t id, size_t *n_bytes) {
+    return tok_bytes(m->tok, id, n_bytes);
+}
+
+weft_status weft_chat_render(const weft_model *m, const char *const *roles,
+                             const char *const *texts, size_t n, bool add_generation_prompt,
+                             char **out, weft_error *err) {
+    return tok_chat_render(m->tok, roles, texts, n, add_generation_prompt, out, err);
+}
+
+/* ---- engine ---- */
+
+enum { COMM_DEADLINE_MS = 300 * 1000 };
+
+static weft_status open_shared(weft_engine *e, weft_error *err) {
+    const engine_setup *s = &e->setup;
+    weft_status st = model_weights_open(e->model->file, s->k, s->p.max_model_len, &e->weights, err);
+    if (st == WEFT_OK)
+        st = model_weights_pack(e->weights, s->p.n_thread, s->p.on_load, s->p.on_load_user, err);
+    if (st == WEFT_OK)
+        st = comm_threads_hub_open(s->world, COMM_DEADLINE_MS, &e->hub, err);
+    if (st != WEFT_OK)
+        return st;
+    topo t;
+    topo_init(&s->model, s->sizes, 0, &t);
+    st = kv_open(s->sizes.dcp, t.shard_cut, t.kv_shards, s->caps.page_tokens, s->p.kv_pages, &e->kv,
+                 err);
+    if (st != WEFT_OK)
+        return st;
+    sched_limits limits = {.max_num_seqs = s->p.max_num_seqs,
+                           .max_num_batched_tokens = s->p.max_num_batched_tokens,
+                           .max_model_len = s->p.max_model_len,
+                           .page_tokens = s->caps.page_tokens};
+    sched *queue;
+    st = sched_open(&limits, e->kv, &queue, err);
+    if (st != WEFT_OK)
+        return st;
+    st = front_open(&e->front, e->model->tok, queue, s->p.max_num_batched_tokens, err);
+    if (st != WEFT_OK)
+        sched_close(queue);
+    return st;
+}
+
+static weft_status start_ranks(weft_engine *e, weft_error *err) {
+    int32_t world = e->setup.world;
+    e->rank = calloc((size_t)world, sizeof *e->rank);
+    if (!e->rank)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d ranks", world);
+    for (int32_t r = 0; r < world; r++) {
+        weft_status s = engine_rank_open(e, r, err);
+        if (s != WEFT_OK)
+            return s;
+    }
+    for (int32_t r = 0; r < world; r++)
+        e->n_active += engine_setup_threads(&e->setup, r);
+    wait_threads_add(e->n_active);
+    for (int32_t r = 0; r < world; r++) {
+        if (pthread_create(&e->rank[r].thread, NULL, engine_rank_main, &e->rank[r]) != 0) {
+            e->rank[0].comm->v->abort(e->rank[0].comm, WEFT_ERR_MEMORY,
+                                      "a rank's thread could not be started");
+            return error_set(err, WEFT_ERR_MEMORY, "no thread for rank %d of %d", r, world);
+        }
+        e->rank[r].started = true;
+    }
+    return WEFT_OK;
+}
+
+weft_status weft_engine_open(weft_model *model, const weft_engine_params *params, weft_engine **out,
+                             weft_error *err) {
+    weft_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for an engine");
+    e->model = model;
+    weft_status s = engine_setup_make(model->file, params, &e->setup, err);
+    if (s != WEFT_OK) {
+        free(e);
+        return s;
+    }
+    e->setup.p.isa = e->setup.k->isa; /* static text: the caller's may go away */
+    e->fault = engine_fault_find(params->fault);
+    e->setup.p.fault = NULL;
+    s = open_shared(e, err);
+    if (s == WEFT_OK)
+        s = start_ranks(e, err);
+    if (s != WEFT_OK) {
+        weft_engine_close(e);
+        return s;
+    }
+    log_info(
+        "%s on %d ranks (tp %d, pcp %d, dcp %d), %d threads, %s, %d pages of %d tokens per rank",
+        e->setup.identity, e->setup.world, e->setup.sizes.tp, e->setup.sizes.pcp,
+        e->setup.sizes.dcp, e->setup.p.n_thread, e->setup.k->isa, e->setup.p.kv_pages,
+        e->setup.caps.page_tokens);
+    *out = e;
+    return WEFT_OK;
+}
+
+void weft_engine_close(weft_engine *e) {
+    if (!e)
+        return;
+    if (e->front.row) {
+        pthread_mutex_lock(&e->front.lock);
+        e->front.stop = true;
+        pthread_cond_signal(&e->front.work);
+        pthread_mutex_unlock(&e->front.lock);
+    }
+    for (int32_t r = 0; e->rank && r < e->setup.world; r++)
+        if (e->rank[r].started)
+            pthread_join(e->rank[r].thread, NULL);
+    wait_threads_add(-e->n_active);
+    if (e->front.row) {
+        sched_close(e->front.sched);
+        front_close(&e->front);
+    }
+    for (int32_t r = 0; e->rank && r < e->setup.world; r++)
+        engine_rank_close(&e->rank[r]);
+    free(e->rank);
+    kv_close(e->kv);
+    comm_threads_hub_close(e->hub);
+    model_weights_close(e->weights);
+    free(e);
+}
+
+const char *weft_engine_identity(const weft_engine *e) {
+    return e->setup.identity;
+}
+
+void weft_engine_get_stats(const weft_engine *e, weft_engine_stats *out) {
+    const engine_setup *s = &e->setup;
+    size_t rank_bytes = 0, kv = (size_t)s->p.kv_bytes;
+    for (int32_t r = 0; r < s->world; r++)
+        rank_bytes += e->rank[r].memory.bytes;
+    front *f = (front *)&e->front; /* the lock is the only thing that changes */
+    pthread_mutex_lock(&f->lock);
+    int64_t prompt = f->n_prompt_token, output = f->n_output_token;
+    pthread_mutex_unlock(&f->lock);
+    *out = (weft_engine_stats){.n_step = atomic_load(&e->n_step),
+                               .n_prompt_token = prompt,
+                               .n_output_token = output,
+                               .n_preemption = atomic_load(&e->n_preemption),
+                               .n_page = (int64_t)s->p.kv_pages * s->sizes.dcp,
+                               .n_page_used = atomic_load(&e->n_page_used),
+                               .weight_bytes = e->weights->memory.bytes,
+                               .kv_bytes = kv,
+                               .scratch_bytes = rank_bytes - kv,
+                               .max_model_len = s->p.max_model_len,
+                               .world = s->world,
+                               .n_thread = s->p.n_thread,
+                               .kv_pages = s->p.kv_pages,
+                               .isa = s->k->isa};
+}

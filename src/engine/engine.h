@@ -1,0 +1,134 @@
+/* Inside of the engine: the ranks and their step loop, and the front that requests come in by and events go out by.
+ *
+ *   client thread            rank 0's thread                          ranks 1..
+ *   submit, cancel  -------> front_collect -> sched_plan -> bcast --> apply, build, forward, sample
+ *   next  <- ring of events <- front_deliver <- gather of results <---/
+ *
+ * The step loop knows ids only; text (detokenising, stop strings) is made on the client's thread in weft_engine_next. */
+#ifndef WEFT_ENGINE_ENGINE_H
+#define WEFT_ENGINE_ENGINE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/fault.h"
+#include "engine/setup.h"
+#include "kv/kv.h"
+#include "model/model.h"
+#include "sample/sample.h"
+#include "sched/sched.h"
+#include "tok/tok.h"
+
+struct weft_model {
+    load_model *file;
+    tok *tok;
+    weft_model_info info;
+};
+
+/* What the owner of a logits row reports; moved as bytes to rank 0. */
+typedef struct engine_result {
+    uint64_t hash;
+    int32_t run, position; /* index in the step's batch, position of the fed token */
+    int32_t status;        /* weft_status of sampling */
+    int32_t pad;
+    sample_result pick;
+} engine_result;
+
+typedef struct engine_rank {
+    struct weft_engine *e;
+    int32_t rank;
+    pthread_t thread;
+    bool started;
+    topo topo;
+    comm *comm;
+    kern_dev *dev;
+    batch_builder *builder;
+    batch_slots slots;
+    batch_global global;
+    batch_local local;
+    model_rank *model;
+    kern_memory memory;
+    kern_mem block, results; /* device side of the step block and of the gathered results */
+    uint8_t *plan;
+    engine_result *result; /* [max_step_tokens] host: own results, on rank 0 all */
+    float *logits;         /* [MODEL_LOGIT_CHUNK][n_vocab] host, NULL on ranks that do not sample */
+    sampler *sampler;
+} engine_rank;
+
+/* ---- front ---- */
+
+typedef struct front_request {
+    uint64_t id;
+    sched_request *r;
+    weft_request params; /* prompt and stop point to own copies */
+    char **stop;
+    tok_stream stream;
+    char *held; /* text that may still become a stop string */
+    size_t n_held, held_cap;
+    int32_t n_prompt, n_output;
+    size_t n_due; /* events that it may still cause; the ring has room for them */
+    bool closed;  /* its END is out; what still comes is dropped */
+    atomic_bool cancel;
+    struct front_request *next, *prev;
+} front_request;
+
+typedef struct front_event {
+    weft_event_kind kind;
+    front_request *fr;
+    int64_t position;
+    int32_t token;
+    weft_finish finish;
+    weft_status status;
+    uint64_t hash;
+    sample_result pick;
+} front_event;
+
+typedef struct front {
+    const tok *tok;
+    sched *sched;
+    pthread_mutex_t lock;
+    pthread_cond_t work, ready; /* for rank 0; for the client */
+    bool stop, failed, any_cancel;
+    weft_error why;                          /* when failed */
+    front_request *live;                     /* list of all, newest first */
+    sched_request *incoming, *incoming_last; /* submitted, not yet seen by rank 0 */
+    front_event *ring; /* [ring_cap]; room for every event that the live requests can still cause */
+    size_t ring_cap, ring_at, ring_n, ring_due;
+    uint64_t next_id;
+    engine_result *row; /* [max_step_tokens] one step's results in run and position order */
+    weft_event owed;    /* handed out by the next call, when owes */
+    bool owes;
+    char *text; /* of the event handed out last */
+    size_t text_cap;
+    int64_t n_prompt_token, n_output_token;
+} front;
+
+struct weft_engine {
+    weft_model *model;
+    engine_setup setup;
+    model_weights *weights;
+    comm_hub *hub;
+    kv_pools *kv;
+    engine_rank *rank; /* [world] */
+    engine_fault fault;
+    int32_t n_active; /* threads told to wait_threads_add */
+    front front;
+    _Atomic int64_t n_step, n_preemption, n_page_used; /* rank 0 writes, stats reads */
+};
+
+/* front.c; calls marked (rank 0) come from its thread */
+weft_status front_open(front *f, const tok *t, sched *s, int32_t max_step_rows, weft_error *err);
+void front_close(front *f);
+/* (rank 0) Moves new requests and cancellations to the scheduler; waits up to a second when there is nothing to do. False: stop. */
+bool front_collect(front *f);
+/* (rank 0) The step's rows, any order, [n]. */
+void front_deliver(front *f, const engine_result *rows, int32_t n);
+/* (rank 0) Ends every live request with an error. */
+void front_fail(front *f, weft_status status, const char *text);
+
+/* rank.c */
+weft_status engine_rank_open(weft_engine *e, int32_t rank, weft_error *err);
+void engine_rank_close(engine_rank *r);
+void *engine_rank_main(void *rank);
+
+#endif

@@ -1,0 +1,514 @@
+/* Requests in, events out: the queue between clients and rank 0. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+
+weft_status front_open(front *f, const tok *t, sched *s, int32_t max_step_rows, weft_error *err) {
+    *f = (front){.tok = t, .sched = s, .next_id = 1};
+    f->row = malloc((size_t)max_step_rows * sizeof *f->row);
+    if (!f->row)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d result rows", max_step_rows);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->work, &attr);
+    pthread_cond_init(&f->ready, &attr);
+    pthread_condattr_destroy(&attr);
+    return WEFT_OK;
+}
+
+static void request_free(front_request *fr) {
+    for (int32_t i = 0; i < fr->params.n_stop; i++)
+        free(fr->stop[i]);
+    free(fr->stop);
+    free(fr->held);
+    free(fr);
+}
+
+static void incoming_free(front *f) {
+    for (sched_request *r = f->incoming, *next; r; r = next) {
+        next = r->next;
+        sched_request_free(r);
+    }
+    f->incoming = f->incoming_last = NULL;
+}
+
+void front_close(front *f) {
+    if (!f->row)
+        return;
+    incoming_free(f);
+    for (front_request *fr = f->live, *next; fr; fr = next) {
+        next = fr->next;
+        request_free(fr);
+    }
+    free(f->ring);
+    free(f->row);
+    free(f->text);
+    pthread_cond_destroy(&f->work);
+    pthread_cond_destroy(&f->ready);
+    pthread_mutex_destroy(&f->lock);
+}
+
+static struct timespec deadline_after_ms(int32_t ms) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += ms / 1000;
+    t.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
+/* ---- rank 0's side ---- */
+
+/* Room was reserved at submit, so that the step loop never allocates. Lock held. */
+static void ring_push(front *f, front_event ev) {
+    f->ring[(f->ring_at + f->ring_n++) % f->ring_cap] = ev;
+    f->ring_due--;
+    ev.fr->n_due--;
+    pthread_cond_signal(&f->ready);
+}
+
+/* The last event of a request: what it did not use of its room is free again. */
+static void end_push(front *f, front_request *fr, weft_finish finish, weft_status status) {
+    ring_push(f,
+              (front_event){.kind = WEFT_EVENT_END, .fr = fr, .finish = finish, .status = status});
+    f->ring_due -= fr->n_due;
+    fr->n_due = 0;
+    fr->r = NULL;
+}
+
+bool front_collect(front *f) {
+    enum {
+        IDLE_MS = 1000
+    }; /* an idle engine still sends a plan this often, so that no rank's wait runs into its deadline */
+    pthread_mutex_lock(&f->lock);
+    struct timespec until = deadline_after_ms(IDLE_MS);
+    while (!f->stop && !f->incoming && !f->any_cancel && sched_idle(f->sched))
+        if (pthread_cond_timedwait(&f->work, &f->lock, &until) != 0)
+            break;
+    for (sched_request *r = f->incoming, *next; r; r = next) {
+        next = r->next;
+        r->next = NULL;
+        sched_submit(f->sched, r);
+    }
+    f->incoming = f->incoming_last = NULL;
+    if (f->any_cancel)
+        for (front_request *fr = f->live; fr; fr = fr->next)
+            if (fr->r && atomic_load(&fr->cancel))
+                sched_cancel(f->sched, fr->id);
+    f->any_cancel = false;
+    for (sched_request *r; (r = sched_take_cancelled(f->sched)) != NULL; sched_request_free(r))
+        end_push(f, r->user, WEFT_FINISH_ERROR, WEFT_ERR_CANCELLED);
+    bool go = !f->stop;
+    pthread_mutex_unlock(&f->lock);
+    return go;
+}
+
+/* Lock held. */
+static void request_finish(front *f, sched_request *r, weft_finish finish, weft_status status) {
+    sched_finish(f->sched, r);
+    end_push(f, r->user, finish, status);
+    sched_request_free(r);
+}
+
+/* Prompt row, or the new token and perhaps the end that it brings. Lock held. */
+static void row_deliver(front *f, const sched_run *run, const engine_result *row) {
+    front_request *fr = run->r->user;
+    front_event ev = {.kind = WEFT_EVENT_PROMPT_ROW,
+                      .fr = fr,
+                      .position = row->position,
+                      .hash = row->hash,
+                      .pick = row->pick};
+    if (!(run->sample && row->position == run->start + run->n_new - 1)) {
+        ev.token = run->r->token[row->position + 1];
+        ring_push(f, ev);
+        return;
+    }
+    if (row->status != WEFT_OK) {
+        request_finish(f, run->r, WEFT_FINISH_ERROR, (weft_status)row->status);
+        return;
+    }
+    ev.kind = WEFT_EVENT_TOKEN;
+    ev.token = row->pick.token;
+    ev.position = row->position + 1;
+    ring_push(f, ev);
+    f->n_output_token++;
+    sched_append(f->sched, run->r, ev.token);
+    bool stop = tok_is_end(f->tok, ev.token) && !fr->params.ignore_eos;
+    if (!stop && run->r->n_token < run->r->max_total)
+        return;
+    request_finish(f, run->r, stop ? WEFT_FINISH_STOP : WEFT_FINISH_LENGTH, WEFT_OK);
+}
+
+void front_deliver(front *f, const engine_result *rows, int32_t n) {
+    const sched_run *run;
+    int32_t n_run = sched_runs(f->sched, &run);
+    /* Owners report in their own order; a run's rows are the last n_logits of its positions, so each has one place. */
+    for (int32_t i = 0, base = 0; i < n_run; base += run[i++].n_logits)
+        for (int32_t j = 0; j < n; j++)
+            if (rows[j].run == i)
+                f->row[base + rows[j].position - (run[i].start + run[i].n_new - run[i].n_logits)] =
+                    rows[j];
+    pthread_mutex_lock(&f->lock);
+    sched_step_done(f->sched);
+    for (int32_t i = 0, at = 0; i < n_run; i++)
+        for (int32_t j = 0; j < run[i].n_logits; j++)
+            row_deliver(f, &run[i], &f->row[at++]);
+    pthread_mutex_unlock(&f->lock);
+}
+
+void front_fail(front *f, weft_status status, const char *text) {
+    pthread_mutex_lock(&f->lock);
+    f->failed = true;
+    error_set(&f->why, status, "%s", text);
+    incoming_free(f);
+    for (front_request *fr = f->live; fr; fr = fr->next)
+        if (fr->r) /* the scheduler still lists it and frees it when it closes */
+            end_push(f, fr, WEFT_FINISH_ERROR, status);
+    pthread_cond_broadcast(&f->ready);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- the client's side ---- */
+
+void weft_request_default(weft_request *out) {
+    *out = (weft_request){
+        .max_tokens = 128,
+        .sampling = {.temperature = 0.0f, .top_p = 1.0f, .repetition_penalty = 1.0f}};
+}
+
+static weft_status request_check(const weft_engine *e, const weft_request *q, weft_error *err) {
+    int32_t n_vocab = e->setup.model.n_vocab;
+    if (q->max_tokens < 1)
+        return error_set(err, WEFT_ERR_USAGE, "max_tokens %d: expected 1 or more", q->max_tokens);
+    if (q->n_stop < 0 || q->n_stop > 64)
+        return error_set(err, WEFT_ERR_USAGE, "%d stop strings: expected at most 64", q->n_stop);
+    for (int32_t i = 0; i < q->n_stop; i++)
+        if (q->stop[i][0] == '\0')
+            return error_set(err, WEFT_ERR_USAGE, "stop string %d is empty", i);
+    for (int32_t i = 0; i < q->n_prompt; i++)
+        if (q->prompt[i] < 0 || q->prompt[i] >= n_vocab)
+            return error_set(err, WEFT_ERR_USAGE, "prompt token %d is %d: expected 0 to %d", i,
+                             q->prompt[i], n_vocab - 1);
+    return sample_check(&q->sampling, err);
+}
+
+static front_request *request_copy(const weft_request *q) {
+    front_request *fr = calloc(1, sizeof *fr);
+    if (!fr)
+        return NULL;
+    fr->params = *q;
+    fr->params.prompt = NULL;
+    fr->params.n_stop = 0;
+    fr->stop = calloc((size_t)q->n_stop + 1, sizeof *fr->stop);
+    for (int32_t i = 0; fr->stop && i < q->n_stop; i++, fr->params.n_stop++)
+        if (!(fr->stop[i] = strdup(q->stop[i])))
+            break;
+    if (fr->params.n_stop == q->n_stop && fr->stop)
+        return fr;
+    request_free(fr);
+    return NULL;
+}
+
+/* Grows the ring to hold `more` events beyond what is due already. Lock held. */
+static bool ring_reserve(front *f, size_t more) {
+    size_t need = f->ring_n + f->ring_due + more;
+    if (need > f->ring_cap) {
+        size_t cap = need + need / 2;
+        front_event *ring = malloc(cap * sizeof *ring);
+        if (!ring)
+            return false;
+        for (size_t i = 0; i < f->ring_n; i++)
+            ring[i] = f->ring[(f->ring_at + i) % f->ring_cap];
+        free(f->ring);
+        f->ring = ring;
+        f->ring_cap = cap;
+        f->ring_at = 0;
+    }
+    f->ring_due += more;
+    return true;
+}
+
+/* Events that a request causes at most: its prompt's rows, its tokens, its end. */
+static size_t events_due(const front_request *fr) {
+    return (size_t)(fr->r->max_total - fr->r->n_prompt) +
+           (fr->params.prompt_logits ? (size_t)fr->r->n_prompt : 0) + 1;
+}
+
+static weft_status request_make(weft_engine *e, const weft_request *q, front_request **out,
+                                weft_error *err) {
+    weft_status s = request_check(e, q, err);
+    if (s != WEFT_OK)
+        return s;
+    front_request *fr = request_copy(q);
+    if (!fr)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for a request");
+    s = sched_request_new(e->front.sched, q->prompt, q->n_prompt, q->max_tokens, &fr->r, err);
+    if (s != WEFT_OK) {
+        request_free(fr);
+        return s;
+    }
+    fr->r->sampling = q->sampling;
+    fr->r->prompt_logits = q->prompt_logits;
+    fr->r->arrival_step = q->arrival_step;
+    fr->r->user = fr;
+    fr->n_prompt = q->n_prompt;
+    fr->n_due = events_due(fr);
+    *out = fr;
+    return WEFT_OK;
+}
+
+/* Lock held; cannot fail. */
+static void request_link(front *f, front_request *fr) {
+    fr->id = fr->r->id = f->next_id++;
+    fr->next = f->live;
+    if (f->live)
+        f->live->prev = fr;
+    f->live = fr;
+    fr->r->next = NULL;
+    if (f->incoming_last)
+        f->incoming_last->next = fr->r;
+    else
+        f->incoming = fr->r;
+    f->incoming_last = fr->r;
+    f->n_prompt_token += fr->r->n_prompt;
+}
+
+weft_status weft_engine_submit(weft_engine *e, const weft_request *requests, int32_t n,
+                               uint64_t *ids, weft_error *err) {
+    front *f = &e->front;
+    weft_status s = WEFT_OK;
+    front_request **made = calloc((size_t)(n > 0 ? n : 1), sizeof *made);
+    int32_t n_made = 0;
+    if (!made)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d requests", n);
+    size_t due = 0;
+    for (; n_made < n && s == WEFT_OK; n_made += s == WEFT_OK) {
+        s = request_make(e, &requests[n_made], &made[n_made], err);
+        due += s == WEFT_OK ? made[n_made]->n_due : 0;
+    }
+    pthread_mutex_lock(&f->lock);
+    if (s == WEFT_OK && f->failed)
+        s = error_set(err, f->why.status, "%s", f->why.text);
+    if (s == WEFT_OK && !ring_reserve(f, due))
+        s = error_set(err, WEFT_ERR_MEMORY, "no memory for %zu events", due);
+    for (int32_t i = 0; i < n_made && s == WEFT_OK; i++) {
+        request_link(f, made[i]);
+        ids[i] = made[i]->id;
+    }
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->lock);
+    for (int32_t i = 0; i < n_made && s != WEFT_OK; i++) {
+        sched_request_free(made[i]->r);
+        request_free(made[i]);
+    }
+    free(made);
+    return s;
+}
+
+/* Lock held. */
+static void request_cancel(front *f, front_request *fr) {
+    atomic_store(&fr->cancel, true);
+    f->any_cancel = true;
+    pthread_cond_signal(&f->work);
+}
+
+void weft_engine_cancel(weft_engine *e, uint64_t id) {
+    front *f = &e->front;
+    pthread_mutex_lock(&f->lock);
+    for (front_request *fr = f->live; fr; fr = fr->next)
+        if (fr->id == id && fr->r)
+            request_cancel(f, fr);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void request_unlink(front *f, front_request *fr) {
+    if (fr->prev)
+        fr->prev->next = fr->next;
+    else
+        f->live = fr->next;
+    if (fr->next)
+        fr->next->prev = fr->prev;
+}
+
+/* ---- text ---- */
+
+static bool text_reserve(char **buf, size_t *cap, size_t need) {
+    if (need <= *cap)
+        return true;
+    char *grown = realloc(*buf, 2 * need);
+    if (!grown)
+        return false;
+    *buf = grown;
+    *cap = 2 * need;
+    return true;
+}
+
+/* Start of the first stop string in held text, or n_held. */
+static size_t stop_find(const front_request *fr) {
+    size_t first = fr->n_held;
+    for (int32_t i = 0; i < fr->params.n_stop; i++) {
+        const char *at = memmem(fr->held, fr->n_held, fr->stop[i], strlen(fr->stop[i]));
+        if (at && (size_t)(at - fr->held) < first)
+            first = (size_t)(at - fr->held);
+    }
+    return first;
+}
+
+/* Bytes at the end of the held text that could still become a stop string. */
+static size_t stop_tail(const front_request *fr) {
+    size_t longest = 0;
+    for (int32_t i = 0; i < fr->params.n_stop; i++) {
+        size_t n = strlen(fr->stop[i]) - 1;
+        for (n = n < fr->n_held ? n : fr->n_held; n > longest; n--)
+            if (memcmp(fr->held + fr->n_held - n, fr->stop[i], n) == 0) {
+                longest = n;
+                break;
+            }
+    }
+    return longest;
+}
+
+/* Adds a token's text (or, at the end, what the stream still holds) and moves what is certain to f->text. Sets *stopped when a stop string
+ * has appeared: the text ends before it. */
+static weft_status text_advance(front *f, front_request *fr, const front_event *ev, size_t *n_text,
+                                bool *stopped, weft_error *err) {
+    size_t bytes = 0;
+    const char *piece = NULL;
+    bool end = ev->kind == WEFT_EVENT_END;
+    if (!end && !(tok_is_end(f->tok, ev->token) && !fr->params.ignore_eos) &&
+        !tok_is_special(f->tok, ev->token))
+        piece = tok_bytes(f->tok, ev->token, &bytes);
+    size_t room = 3 * (bytes + 3) + 8;
+    if (!text_reserve(&fr->held, &fr->held_cap, fr->n_held + room))
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for the text of request %llu",
+                         (unsigned long long)fr->id);
+    if (end)
+        fr->n_held += tok_stream_end(&fr->stream, fr->held + fr->n_held);
+    else
+        fr->n_held +=
+            tok_stream_push(&fr->stream, piece ? piece : "", bytes, fr->held + fr->n_held);
+    size_t stop = stop_find(fr);
+    *stopped = stop < fr->n_held;
+    size_t out = *stopped ? stop : end ? fr->n_held : fr->n_held - stop_tail(fr);
+    if (!text_reserve(&f->text, &f->text_cap, out + 1))
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for the text of request %llu",
+                         (unsigned long long)fr->id);
+    memcpy(f->text, fr->held, out);
+    f->text[out] = '\0';
+    fr->n_held -= out;
+    memmove(fr->held, fr->held + out, fr->n_held);
+    *n_text = out;
+    return WEFT_OK;
+}
+
+static void event_fill(const front *f, const front_event *ev, weft_event *out) {
+    const front_request *fr = ev->fr;
+    *out = (weft_event){.kind = ev->kind,
+                        .request = fr->id,
+                        .position = ev->position,
+                        .token = ev->token,
+                        .logits_hash = ev->hash,
+                        .finish = ev->finish,
+                        .status = ev->status,
+                        .n_prompt_token = fr->n_prompt,
+                        .n_output_token = fr->n_output,
+                        .text = f->text ? f->text : ""};
+    if (fr->params.sampling.logprob) {
+        out->logprob = ev->pick.logprob;
+        out->n_top = ev->pick.n_top;
+    }
+    for (int32_t i = 0; i < out->n_top; i++) {
+        out->top_id[i] = ev->pick.top[i].token;
+        out->top_logprob[i] = ev->pick.top[i].logprob;
+    }
+}
+
+/* Takes one event off the ring; false: none came in time. The end of a request takes it out of the live list. */
+static bool ring_take(front *f, int32_t timeout_ms, front_event *out) {
+    pthread_mutex_lock(&f->lock);
+    struct timespec until = deadline_after_ms(timeout_ms > 0 ? timeout_ms : 0);
+    while (f->ring_n == 0 && !f->failed && timeout_ms != 0) {
+        int rc = timeout_ms < 0 ? pthread_cond_wait(&f->ready, &f->lock)
+                                : pthread_cond_timedwait(&f->ready, &f->lock, &until);
+        if (rc != 0)
+            break;
+    }
+    bool got = f->ring_n > 0;
+    if (got) {
+        *out = f->ring[f->ring_at];
+        f->ring_at = (f->ring_at + 1) % f->ring_cap;
+        f->ring_n--;
+        if (out->kind == WEFT_EVENT_END)
+            request_unlink(f, out->fr);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return got;
+}
+
+/* A stop string has appeared: the end is told with the next call, the engine learns that no more tokens are wanted. */
+static void close_by_stop(front *f, front_request *fr) {
+    fr->closed = true;
+    f->owed = (weft_event){.kind = WEFT_EVENT_END,
+                           .request = fr->id,
+                           .finish = WEFT_FINISH_STOP,
+                           .n_prompt_token = fr->n_prompt,
+                           .n_output_token = fr->n_output,
+                           .text = ""};
+    f->owes = true;
+    pthread_mutex_lock(&f->lock);
+    if (fr->r)
+        request_cancel(f, fr);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static weft_status event_hand_out(front *f, const front_event *ev, weft_event *out,
+                                  weft_error *err) {
+    front_request *fr = ev->fr;
+    size_t n_text = 0;
+    bool stopped = false;
+    fr->n_output += ev->kind == WEFT_EVENT_TOKEN;
+    if (ev->kind != WEFT_EVENT_PROMPT_ROW) {
+        weft_status s = text_advance(f, fr, ev, &n_text, &stopped, err);
+        if (s != WEFT_OK)
+            return s;
+    }
+    event_fill(f, ev, out);
+    out->text_bytes = n_text;
+    if (stopped && ev->kind == WEFT_EVENT_TOKEN)
+        close_by_stop(f, fr);
+    return WEFT_OK;
+}
+
+weft_status weft_engine_next(weft_engine *e, int32_t timeout_ms, weft_event *out, bool *got,
+                             weft_error *err) {
+    front *f = &e->front;
+    front_event ev;
+    if (f->owes) {
+        f->owes = false;
+        *out = f->owed;
+        *got = true;
+        return WEFT_OK;
+    }
+    while (ring_take(f, timeout_ms, &ev)) {
+        bool dropped = ev.fr->closed;
+        weft_status s = dropped ? WEFT_OK : event_hand_out(f, &ev, out, err);
+        if (ev.kind == WEFT_EVENT_END)
+            request_free(ev.fr);
+        if (s != WEFT_OK || !dropped) {
+            *got = s == WEFT_OK;
+            return s;
+        }
+    }
+    *got = false;
+    pthread_mutex_lock(&f->lock);
+    weft_status s = f->failed ? error_set(err, f->why.status, "%s", f->why.text) : WEFT_OK;
+    pthread_mutex_unlock(&f->lock);
+    return s;
+}

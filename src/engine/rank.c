@@ -1,0 +1,231 @@
+/* The step loop of a rank. All ranks run the same lines; rank 0 also makes the plan and delivers the results. */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/team.h"
+#include "engine/engine.h"
+
+static size_t plan_bytes_cap(const engine_setup *s) {
+    return plan_cap(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens);
+}
+
+/* The rank's groups, transport end and device threads. */
+static weft_status open_parts(engine_rank *r, weft_error *err) {
+    weft_engine *e = r->e;
+    const engine_setup *s = &e->setup;
+    topo_init(&s->model, s->sizes, r->rank, &r->topo);
+    weft_status st = comm_threads_open(e->hub, r->rank, &r->topo.members, &r->comm, err);
+    if (st == WEFT_OK)
+        st = batch_builder_open(&r->topo, &s->caps, &r->builder, err);
+    if (st == WEFT_OK)
+        st = batch_slots_open(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens, &r->slots,
+                              err);
+    if (st != WEFT_OK)
+        return st;
+    kern_limits limits = engine_setup_limits(load_get_config(e->model->file), s, r->builder);
+    return s->k->open(engine_setup_threads(s, r->rank), &limits, &r->dev, err);
+}
+
+static weft_status open_memory(engine_rank *r, weft_error *err) {
+    weft_engine *e = r->e;
+    const engine_setup *s = &e->setup;
+    size_t rows = (size_t)s->p.max_num_batched_tokens;
+    model_rank_setup ms = {.dev = r->dev,
+                           .comm = r->comm,
+                           .topo = &r->topo,
+                           .builder = r->builder,
+                           .kv_type = s->kv_type,
+                           .kv_pages = s->p.kv_pages,
+                           .round_pages = s->caps.round_pages,
+                           .fault = engine_fault_attn(e->fault, r->rank)};
+    weft_status st = model_rank_open(e->weights, &ms, &r->memory, &r->model, err);
+    if (st != WEFT_OK)
+        return st;
+    kern_memory_add(&r->memory, "step block", (size_t)batch_block_cap(r->builder) * sizeof(int32_t),
+                    &r->block);
+    kern_memory_add(&r->memory, "results", rows * sizeof(engine_result), &r->results);
+    st = kern_memory_commit(&r->memory, s->k, err);
+    if (st != WEFT_OK)
+        return st;
+    r->plan = malloc(plan_bytes_cap(s));
+    r->result = malloc(rows * sizeof *r->result);
+    r->global.req = malloc((size_t)s->p.max_num_seqs * sizeof *r->global.req);
+    if (r->topo.t == 0)
+        r->logits =
+            malloc((size_t)MODEL_LOGIT_CHUNK * (size_t)s->model.n_vocab * sizeof *r->logits);
+    if (!r->plan || !r->result || !r->global.req || (r->topo.t == 0 && !r->logits))
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for the host buffers of rank %d",
+                         r->rank);
+    return sampler_open(s->model.n_vocab, &r->sampler, err);
+}
+
+weft_status engine_rank_open(weft_engine *e, int32_t rank, weft_error *err) {
+    engine_rank *r = &e->rank[rank];
+    r->e = e;
+    r->rank = rank;
+    weft_status st = open_parts(r, err);
+    if (st == WEFT_OK)
+        st = open_memory(r, err);
+    if (st == WEFT_OK)
+        engine_fault_arm(e->fault, rank, r->model);
+    return st;
+}
+
+void engine_rank_close(engine_rank *r) {
+    if (!r->e)
+        return;
+    const kern_table *k = r->e->setup.k;
+    sampler_close(r->sampler);
+    free(r->logits);
+    free(r->global.req);
+    free(r->result);
+    free(r->plan);
+    model_rank_close(r->model);
+    kern_memory_release(&r->memory, k);
+    if (r->dev)
+        k->close(r->dev);
+    batch_slots_close(&r->slots);
+    batch_builder_close(r->builder);
+    if (r->comm)
+        r->comm->v->close(r->comm);
+}
+
+/* ---- one step ---- */
+
+/* The step's plan on every rank: rank 0's bytes. */
+static weft_status share_plan(engine_rank *r, weft_error *err) {
+    weft_engine *e = r->e;
+    uint64_t bytes = 0;
+    if (r->rank == 0) {
+        size_t n = 0;
+        if (front_collect(&e->front)) {
+            sched_plan(e->front.sched, r->plan, plan_bytes_cap(&e->setup), &n);
+        } else {
+            plan_writer w;
+            plan_begin(&w, r->plan, plan_bytes_cap(&e->setup), PLAN_STOP, 0);
+            n = w.n;
+        }
+        bytes = n;
+    }
+    weft_status s = r->comm->v->bcast(r->comm, COMM_WORLD, 0, &bytes, sizeof bytes);
+    if (s == WEFT_OK)
+        s = r->comm->v->bcast(r->comm, COMM_WORLD, 0, r->plan, (size_t)bytes);
+    if (s != WEFT_OK)
+        return s;
+    return batch_slots_apply(&r->slots, r->plan, (size_t)bytes, &r->global, err);
+}
+
+/* One logits row: hash, sampled token or the given one's log-probability. */
+static void score_row(engine_rank *r, const batch_logit *l, const float *row, engine_result *out) {
+    const weft_engine_params *p = &r->e->setup.p;
+    const batch_slot *slot = &r->slots.slot[r->global.req[l->req].slot];
+    int32_t n_vocab = r->e->setup.model.n_vocab;
+    *out = (engine_result){.run = l->req, .position = l->position, .status = WEFT_OK};
+    if (p->hash_logits)
+        out->hash = XXH3_64bits(row, (size_t)n_vocab * sizeof *row);
+    if (l->sample)
+        out->status = (int32_t)sample_pick(r->sampler, row, &slot->sampling, slot->token,
+                                           slot->n_prompt, slot->n_token, &out->pick);
+    else if (slot->sampling.logprob)
+        out->status = (int32_t)sample_score(r->sampler, row, slot->token[l->position + 1],
+                                            slot->sampling.n_top, &out->pick);
+    if (p->on_logits)
+        p->on_logits(p->on_logits_user,
+                     &(weft_logits_row){slot->request, l->position, row, n_vocab});
+}
+
+static weft_status score_rows(engine_rank *r) {
+    const batch_local *b = &r->local;
+    size_t n_vocab = (size_t)r->e->setup.model.n_vocab;
+    for (int32_t first = 0; first < b->n_logit; first += MODEL_LOGIT_CHUNK) {
+        int32_t n = b->n_logit - first < MODEL_LOGIT_CHUNK ? b->n_logit - first : MODEL_LOGIT_CHUNK;
+        weft_status s = r->model->w->arch->logits(r->model, b, r->block, first, n, r->logits);
+        if (s != WEFT_OK)
+            return s;
+        for (int32_t i = 0; i < n && r->logits; i++)
+            score_row(r, &b->logit[first + i], r->logits + (size_t)i * n_vocab,
+                      &r->result[first + i]);
+    }
+    return WEFT_OK;
+}
+
+/* Results of all owners (TP index 0 of each PCP rank) to rank 0, PCP rank after PCP rank. */
+static weft_status gather_results(engine_rank *r, int32_t *n_all) {
+    const kern_table *k = r->e->setup.k;
+    size_t bytes[TOPO_MAX_WORLD], at[TOPO_MAX_WORLD], total = 0;
+    for (int32_t m = 0; m < r->topo.world; m++) {
+        bool samples = m % r->topo.sizes.tp == 0;
+        bytes[m] =
+            samples ? (size_t)r->local.logit_n[m / r->topo.sizes.tp] * sizeof(engine_result) : 0;
+        at[m] = total;
+        total += bytes[m];
+    }
+    k->upload(r->dev, kern_at(r->results, at[r->rank]), r->result, bytes[r->rank]);
+    weft_status s = r->comm->v->all_gather_v(r->comm, COMM_WORLD, r->results, bytes, at);
+    if (s != WEFT_OK || r->rank != 0)
+        return s;
+    k->download(r->dev, r->result, r->results, total);
+    k->drain(r->dev);
+    *n_all = (int32_t)(total / sizeof(engine_result));
+    return WEFT_OK;
+}
+
+static weft_status run_step(engine_rank *r, weft_error *err) {
+    weft_engine *e = r->e;
+    batch_build(r->builder, &r->global, &r->local);
+    weft_status s =
+        engine_fault_apply(e->fault, r->rank, r->topo.world, &r->local, r->global.step, err);
+    if (s != WEFT_OK)
+        return s;
+    e->setup.k->upload(r->dev, r->block, r->local.block,
+                       (size_t)r->local.n_block * sizeof(int32_t));
+    int32_t n_all = 0;
+    s = r->model->w->arch->forward(r->model, &r->local, r->block);
+    if (s == WEFT_OK)
+        s = score_rows(r);
+    if (s == WEFT_OK)
+        s = gather_results(r, &n_all);
+    if (s != WEFT_OK || r->rank != 0)
+        return s;
+    /* before the events: who has seen the last one finds the counts of its step */
+    atomic_store(&e->n_step, sched_step(e->front.sched));
+    atomic_store(&e->n_preemption, sched_preemptions(e->front.sched));
+    front_deliver(&e->front, r->result, n_all);
+    atomic_store(&e->n_page_used, kv_used_total(e->kv));
+    return WEFT_OK;
+}
+
+/* A failure of one rank ends the step on all of them: whoever finds it aborts the transport, everyone's next wait returns. */
+static void fail(engine_rank *r, weft_status s, const weft_error *own) {
+    weft_engine *e = r->e;
+    if (own->status != WEFT_OK)
+        r->comm->v->abort(r->comm, s, own->text);
+    else
+        r->comm->v->abort(r->comm, s, weft_status_text(s));
+    if (r->rank != 0)
+        return;
+    weft_error why = {0};
+    weft_status first = comm_threads_state(e->hub, &why);
+    log_error("%s", why.text);
+    front_fail(&e->front, first, why.text);
+}
+
+void *engine_rank_main(void *arg) {
+    engine_rank *r = arg;
+    team_set_float_mode();
+    for (;;) {
+        weft_error err = {0};
+        weft_status s = share_plan(r, &err);
+        if (s == WEFT_OK && r->global.kind == PLAN_STOP)
+            return NULL;
+        if (s == WEFT_OK && r->global.kind == PLAN_STEP)
+            s = run_step(r, &err);
+        if (s != WEFT_OK) {
+            fail(r, s, &err);
+            return NULL;
+        }
+    }
+}

@@ -1,0 +1,182 @@
+#include "engine/setup.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/wait.h"
+#include "engine/fault.h"
+#include "model/model.h"
+#include "tok/tok.h"
+
+enum { DEFAULT_MODEL_LEN = 8192 };
+
+void weft_engine_params_default(weft_engine_params *out) {
+    *out = (weft_engine_params){.tp = 1,
+                                .pcp = 1,
+                                .dcp = 1,
+                                .max_num_seqs = 64,
+                                .max_num_batched_tokens = 512,
+                                .kv_dtype = WEFT_KV_F16,
+                                .exchange = WEFT_EXCHANGE_AUTO,
+                                .cp_min_split = 32};
+}
+
+/* Memory that a new allocation can have, by the kernel's own estimate; 0 when unknown. */
+static uint64_t memory_available(void) {
+    FILE *f = fopen("/proc/meminfo", "r");
+    char line[128];
+    unsigned long long kib = 0;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return (uint64_t)kib * 1024;
+}
+
+static weft_status range_check(const char *option, int64_t value, int64_t lo, int64_t hi,
+                               weft_error *err) {
+    if (value >= lo && value <= hi)
+        return WEFT_OK;
+    return error_set(err, WEFT_ERR_SETUP, "%s %lld: expected %lld to %lld", option,
+                     (long long)value, (long long)lo, (long long)hi);
+}
+
+static weft_status sizes_check(const load_config *cfg, engine_setup *s, weft_error *err) {
+    weft_engine_params *p = &s->p;
+    const struct {
+        const char *option;
+        int64_t value, lo, hi;
+    } rule[] = {
+        {"--threads", p->n_thread, 0, 1024},
+        {"--max-num-seqs", p->max_num_seqs, 1, 4096},
+        {"--max-num-batched-tokens", p->max_num_batched_tokens, 1, 1 << 20},
+        {"--max-model-len", p->max_model_len, 0, cfg->context_length},
+        {"--kv-pages", p->kv_pages, 0, 1 << 26},
+        {"--cp-min-split", p->cp_min_split, 1, 1 << 20},
+        {"--kv-cache-dtype (index)", p->kv_dtype, WEFT_KV_F16, WEFT_KV_BF16},
+        {"--cp-exchange (index)", p->exchange, WEFT_EXCHANGE_AUTO, WEFT_EXCHANGE_KV},
+    };
+    for (size_t i = 0; i < sizeof rule / sizeof *rule; i++) {
+        weft_status st = range_check(rule[i].option, rule[i].value, rule[i].lo, rule[i].hi, err);
+        if (st != WEFT_OK)
+            return st;
+    }
+    if (p->fault && engine_fault_find(p->fault) == ENGINE_FAULT_NONE)
+        return error_set(err, WEFT_ERR_SETUP,
+                         "--fault %.40s: unknown; `weft check --fault list` names them", p->fault);
+    if (p->max_model_len == 0)
+        p->max_model_len =
+            cfg->context_length < DEFAULT_MODEL_LEN ? cfg->context_length : DEFAULT_MODEL_LEN;
+    if (p->n_thread == 0)
+        p->n_thread = wait_core_count();
+    return WEFT_OK;
+}
+
+size_t engine_setup_page_bytes(const load_config *cfg, const engine_setup *s) {
+    int32_t heads = cfg->n_kv_head >= s->sizes.tp ? cfg->n_kv_head / s->sizes.tp : 1;
+    return (size_t)cfg->n_layer * (size_t)heads * 2 * (size_t)s->k->profile.page_tokens *
+           (size_t)cfg->head_dim * kern_kv_elem(s->kv_type);
+}
+
+/* Pages that one request of `pages` logical pages takes on the fullest rank of its DCP group. */
+static int32_t pages_on_fullest(const engine_setup *s, int32_t pages) {
+    topo t;
+    topo_init(&s->model, s->sizes, 0, &t);
+    int32_t most = 0;
+    for (int32_t r = 0; r < s->sizes.dcp; r++) {
+        int32_t n = topo_pages_owned(&t, r, pages);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static weft_status pages_choose(const load_config *cfg, engine_setup *s, weft_error *err) {
+    weft_engine_params *p = &s->p;
+    size_t page = engine_setup_page_bytes(cfg, s);
+    uint64_t free_bytes = memory_available();
+    uint64_t limit = p->kv_bytes ? p->kv_bytes : free_bytes / 4;
+    if (p->kv_pages == 0) {
+        int64_t want = (int64_t)p->max_num_seqs * pages_on_fullest(s, s->caps.max_pages);
+        int64_t fits = limit ? (int64_t)(limit / ((uint64_t)page * (uint64_t)s->world)) : want;
+        if (fits < 1)
+            return error_set(err, WEFT_ERR_MEMORY,
+                             "--kv-cache-memory: %llu bytes hold no page on each of %d ranks; one "
+                             "page takes %zu bytes on a rank",
+                             (unsigned long long)limit, s->world, page);
+        p->kv_pages = (int32_t)(want < fits ? want : fits);
+    }
+    uint64_t need = (uint64_t)p->kv_pages * page * (uint64_t)s->world;
+    if (p->kv_bytes && need > p->kv_bytes)
+        return error_set(
+            err, WEFT_ERR_SETUP,
+            "--kv-pages %d on %d ranks take %llu bytes, more than --kv-cache-memory %llu",
+            p->kv_pages, s->world, (unsigned long long)need, (unsigned long long)p->kv_bytes);
+    if (free_bytes && need > free_bytes)
+        return error_set(
+            err, WEFT_ERR_MEMORY,
+            "the KV cache of %llu bytes does not fit the %llu bytes of memory that are free",
+            (unsigned long long)need, (unsigned long long)free_bytes);
+    p->kv_bytes = need;
+    return WEFT_OK;
+}
+
+static void identity_write(engine_setup *s) {
+    static const char *const kv[] = {"f16", "f32", "bf16"};
+    const kern_profile *f = &s->k->profile;
+    snprintf(s->identity, sizeof s->identity, "%s/P%d/V%d/L%d-%d/kv-%s", f->name, f->page_tokens,
+             f->kv_shards, s->model.leaves_o, s->model.leaves_down, kv[s->p.kv_dtype]);
+}
+
+weft_status engine_setup_make(const load_model *file, const weft_engine_params *params,
+                              engine_setup *out, weft_error *err) {
+    const load_config *cfg = load_get_config(file);
+    engine_setup s = {.p = *params, .sizes = {params->tp, params->pcp, params->dcp}};
+    weft_status st = kern_cpu_table(params->isa, &s.k, err);
+    if (st == WEFT_OK)
+        st = sizes_check(cfg, &s, err);
+    if (st != WEFT_OK)
+        return st;
+    model_topo(cfg, &s.k->profile, &s.model);
+    st = topo_check(&s.model, s.sizes, err);
+    if (st != WEFT_OK)
+        return st;
+    static const kern_kv_type kv[] = {KERN_KV_F16, KERN_KV_F32, KERN_KV_BF16};
+    s.kv_type = kv[s.p.kv_dtype];
+    s.world = s.sizes.tp * s.sizes.pcp;
+    int32_t page_tokens = s.k->profile.page_tokens;
+    int32_t max_pages = (s.p.max_model_len + page_tokens - 1) / page_tokens;
+    s.caps = (batch_caps){.max_reqs = s.p.max_num_seqs,
+                          .max_step_tokens = s.p.max_num_batched_tokens,
+                          .max_pages = max_pages,
+                          .page_tokens = page_tokens,
+                          .round_pages = max_pages,
+                          .min_split = s.p.cp_min_split,
+                          .exchange = s.p.exchange,
+                          .head_dim = cfg->head_dim,
+                          .kv_elem = (int32_t)kern_kv_elem(s.kv_type)};
+    st = pages_choose(cfg, &s, err);
+    if (st != WEFT_OK)
+        return st;
+    identity_write(&s);
+    *out = s;
+    return WEFT_OK;
+}
+
+int32_t engine_setup_threads(const engine_setup *s, int32_t rank) {
+    int32_t n = s->p.n_thread / s->world + (rank < s->p.n_thread % s->world);
+    return n > 1 ? n : 1;
+}
+
+kern_limits engine_setup_limits(const load_config *cfg, const engine_setup *s,
+                                const batch_builder *b) {
+    (void)s;
+    int32_t wide = cfg->n_head * cfg->head_dim;
+    wide = cfg->hidden > wide ? cfg->hidden : wide;
+    wide = cfg->ffn > wide ? cfg->ffn : wide;
+    return (kern_limits){.max_rows = batch_query_cap(b),
+                         .max_in = wide,
+                         .max_head_dim = cfg->head_dim,
+                         .max_group = cfg->n_head / cfg->n_kv_head};
+}

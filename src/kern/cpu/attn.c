@@ -1,0 +1,421 @@
+/* Attention over the paged cache: work items, the walk over tree and pages, the finish, and the
+ * copies into and out of pages. Which keys meet which rows in which order is decided here, once for
+ * every instruction-set level (attn_isa.h). */
+#include "kern/cpu/attn_isa.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* ---- work items: (span, query block, KV head) ---- */
+
+typedef struct fold_job {
+    kern_dev *dev;
+    const kern_attn_fold *p;
+    int32_t group, block_tokens;
+    int32_t n_item, top_class;
+} fold_job;
+
+/* Tokens [tok, tok + n_tok) of a span. Blocks are cut at multiples of block_tokens of the position,
+ * so that a block has one diagonal page:
+ *   block_tokens 16, pos 40, len 30: blocks of the positions 40..47, 48..63, 64..69 */
+typedef struct query_block {
+    const kern_span *span;
+    int32_t tok, n_tok;
+} query_block;
+
+static const kern_span *span_at(const fold_job *j, int32_t i) {
+    return (const kern_span *)cpu_ptr(j->p->spans) + i;
+}
+
+static int32_t block_count(const fold_job *j, const kern_span *s) {
+    if (s->len <= 0)
+        return 0;
+    return (s->pos + s->len - 1) / j->block_tokens - s->pos / j->block_tokens + 1;
+}
+
+static query_block block_at(const fold_job *j, const kern_span *s, int32_t i) {
+    int32_t edge = (s->pos / j->block_tokens + i) * j->block_tokens;
+    int32_t from = edge > s->pos ? edge : s->pos;
+    int32_t to = edge + j->block_tokens;
+    if (to > s->pos + s->len)
+        to = s->pos + s->len;
+    return (query_block){.span = s, .tok = from - s->pos, .n_tok = to - from};
+}
+
+/* Items are claimed longest first; lengths are compared by their powers of two, which needs no
+ * sorting: class c holds the items of 2^c .. 2^(c+1) - 1 row-pages. */
+static int32_t block_class(const query_block *q) {
+    int64_t keys = (int64_t)q->span->pos + q->tok + q->n_tok - q->span->first_key;
+    int64_t cost = (keys > 0 ? keys / CPU_PAGE + 1 : 1) * q->n_tok;
+    return 63 - __builtin_clzll((unsigned long long)cost);
+}
+
+/* A thread's place in the order class (descending), span, block. Claims of one thread only ascend,
+ * so it walks the order once. */
+typedef struct item_walk {
+    int32_t class, span, block;
+    int32_t item; /* number of the first item of the block at this place */
+} item_walk;
+
+/* The block of item `want` >= w->item; its KV head is want - w->item. */
+static query_block walk_to(const fold_job *j, item_walk *w, int32_t want) {
+    for (; w->class >= 0; w->class --, w->span = 0)
+        for (; w->span < j->p->n_span; w->span++, w->block = 0) {
+            const kern_span *s = span_at(j, w->span);
+            for (int32_t n = block_count(j, s); w->block < n; w->block++) {
+                query_block q = block_at(j, s, w->block);
+                if (block_class(&q) != w->class)
+                    continue;
+                if (want < w->item + j->p->kv.n_kv_head)
+                    return q;
+                w->item += j->p->kv.n_kv_head;
+            }
+        }
+    assert(!"item number out of range");
+    return (query_block){0};
+}
+
+static void count_items(fold_job *j) {
+    for (int32_t i = 0; i < j->p->n_span; i++) {
+        const kern_span *s = span_at(j, i);
+        int32_t n = block_count(j, s);
+        j->n_item += n * j->p->kv.n_kv_head;
+        for (int32_t b = 0; b < n; b++) {
+            query_block q = block_at(j, s, b);
+            int32_t class = block_class(&q);
+            j->top_class = class > j->top_class ? class : j->top_class;
+        }
+    }
+}
+
+/* A power of two, so that blocks and pages have common edges. */
+static int32_t block_tokens(int32_t group) {
+    int32_t n = CPU_BLOCK_TOKENS;
+    while (n > 1 && n * group > CPU_BLOCK_ROWS)
+        n /= 2;
+    return n;
+}
+
+/* ---- the pages of an item, in the order in which they are folded ---- */
+
+/* Operand by operand: shard s = shard0 + operand holds the logical pages bitrev(s) + n V. Pages are
+ * scored in batches that reach over the ends of shards, since scores depend on no state: a short
+ * context has one page or two in each shard, too few to keep the fma units busy. */
+typedef struct page_walk {
+    const kern_attn_fold *p;
+    const cpu_attn_isa *isa;
+    const cpu_block *block;
+    const int32_t *table;
+    const uint8_t *pages; /* of the item's KV head */
+    size_t page_bytes;
+    int32_t first, end;    /* logical pages that hold a key which some row sees */
+    int32_t operand, next; /* next logical page to look at; -1: the shard's first */
+    int32_t n, at;         /* the batch and the place in it */
+    cpu_page page[CPU_BATCH];
+    int32_t page_operand[CPU_BATCH];
+} page_walk;
+
+static int32_t reverse_bits(int32_t x, int32_t n_values) {
+    int32_t y = 0;
+    for (int32_t bit = 1; bit < n_values; bit *= 2, x /= 2)
+        y = y * 2 + x % 2;
+    return y;
+}
+
+/* First logical page >= first of the shard. */
+static int32_t shard_start(const page_walk *w) {
+    int32_t v = w->p->kv_shards;
+    int32_t i = reverse_bits(w->p->shard0 + w->operand, v);
+    return i >= w->first ? i : i + (w->first - i + v - 1) / v * v;
+}
+
+static void score_batch(page_walk *w) {
+    w->n = w->at = 0;
+    while (w->n < w->block->page_batch && w->operand < w->p->tree->n_push) {
+        if (w->next < 0)
+            w->next = shard_start(w);
+        if (w->next >= w->end) {
+            w->operand++;
+            w->next = -1;
+            continue;
+        }
+        w->page[w->n] = (cpu_page){.k = w->pages + (size_t)w->table[w->next] * w->page_bytes,
+                                   .key0 = w->next * CPU_PAGE};
+        w->page_operand[w->n++] = w->operand;
+        w->next += w->p->kv_shards;
+    }
+    if (w->n > 0)
+        w->isa->score(w->block, w->page, w->n);
+}
+
+static void fold_shard(page_walk *w, int32_t operand, const cpu_states *s) {
+    for (;;) {
+        if (w->at == w->n)
+            score_batch(w);
+        if (w->n == 0 || w->page_operand[w->at] != operand)
+            return;
+        w->isa->update(w->block, &w->page[w->at], w->at, s);
+        w->at++;
+    }
+}
+
+static page_walk walk_pages(const fold_job *j, const kern_span *s, int32_t kv_head,
+                            const cpu_block *b, int32_t last_key) {
+    const kern_kv *kv = &j->p->kv;
+    size_t head_bytes = 2 * CPU_PAGE * (size_t)kv->head_dim * kern_kv_elem(kv->type);
+    int32_t end = last_key / CPU_PAGE + 1;
+    return (page_walk){.p = j->p,
+                       .isa = j->dev->isa->attn,
+                       .block = b,
+                       .table = (const int32_t *)cpu_ptr(j->p->tables) + s->table,
+                       .pages = (const uint8_t *)cpu_ptr(kv->pages) + (size_t)kv_head * head_bytes,
+                       .page_bytes = (size_t)kv->n_kv_head * head_bytes,
+                       .first = s->first_key / CPU_PAGE,
+                       .end = end < s->n_page ? end : s->n_page,
+                       .next = -1};
+}
+
+/* ---- one item ---- */
+
+/* Scratch of a thread: row ends | TREE_MAX_DEPTH states | the level's work memory. Each part is a
+ * multiple of 16 floats long, so that vectors stay inside cache lines. */
+static size_t row_end_floats(int32_t rows) {
+    return (size_t)cpu_round_up(rows, 16);
+}
+
+static size_t states_floats(int32_t rows, int32_t stride) {
+    return (size_t)rows * (size_t)stride + (size_t)cpu_round_up(2 * rows, 16);
+}
+
+static cpu_states states_at(float *at, int32_t rows, int32_t stride) {
+    float *m = at + (size_t)rows * (size_t)stride;
+    return (cpu_states){.o = at, .m = m, .l = m + rows};
+}
+
+static void states_clear(const cpu_states *s, int32_t rows, int32_t stride) {
+    memset(s->o, 0, (size_t)rows * (size_t)stride * sizeof *s->o);
+    for (int32_t r = 0; r < rows; r++) {
+        s->m[r] = -INFINITY;
+        s->l[r] = 0.0f;
+    }
+}
+
+static void emit_node(const fold_job *j, const query_block *q, int32_t kv_head, int32_t node,
+                      const cpu_block *b, const cpu_states *s) {
+    size_t d = (size_t)b->head_dim;
+    for (int32_t r = 0; r < b->n_row; r++) {
+        int64_t token = (int64_t)q->span->q0 + q->tok + r / j->group - j->p->state_q0;
+        int64_t head = (int64_t)kv_head * j->group + r % j->group;
+        int64_t at = (token * j->p->n_head + head) * j->p->tree->n_emit + node;
+        float *to = (float *)cpu_ptr(j->p->state) + (size_t)at * (d + 2);
+        memcpy(to, s->o + (size_t)r * (size_t)b->o_stride, d * sizeof *to);
+        to[d] = s->m[r];
+        to[d + 1] = s->l[r];
+    }
+}
+
+static void fold_item(const fold_job *j, const query_block *q, int32_t kv_head, float *scratch) {
+    const kern_attn_fold *p = j->p;
+    int32_t d = p->kv.head_dim, stride = cpu_round_up(d, 16), n_row = q->n_tok * j->group;
+    int32_t rows = cpu_round_up(n_row, 4), pos = q->span->pos + q->tok;
+    size_t q_row = (size_t)p->n_head * (size_t)d;
+    float *stack = scratch + row_end_floats(rows);
+
+    int32_t *row_end = (int32_t *)(void *)scratch;
+    for (int32_t r = 0; r < rows; r++)
+        row_end[r] = r < n_row ? pos + r / j->group + 1 : 0;
+    cpu_block b = {.n_row = n_row,
+                   .group = j->group,
+                   .head_dim = d,
+                   .o_stride = stride,
+                   .first_key = q->span->first_key,
+                   .row_end = row_end,
+                   .scale = p->scale,
+                   .type = p->kv.type,
+                   .q = (const float *)cpu_ptr(p->q) + (size_t)(q->span->q0 + q->tok) * q_row +
+                        (size_t)kv_head * (size_t)j->group * (size_t)d,
+                   .q_stride = q_row,
+                   .work = stack + TREE_MAX_DEPTH * states_floats(rows, stride)};
+    const cpu_attn_isa *isa = j->dev->isa->attn;
+    isa->begin(&b);
+    page_walk w = walk_pages(j, q->span, kv_head, &b, pos + q->n_tok - 1);
+
+    cpu_states s[TREE_MAX_DEPTH];
+    for (int32_t i = 0; i < TREE_MAX_DEPTH; i++)
+        s[i] = states_at(stack + (size_t)i * states_floats(rows, stride), rows, stride);
+    int32_t depth = 0, node = 0;
+    for (int32_t i = 0; i < p->tree->n_op; i++) {
+        int32_t op = p->tree->op[i];
+        if (op >= 0) {
+            states_clear(&s[depth], rows, stride);
+            fold_shard(&w, op, &s[depth++]);
+        } else if (op == TREE_ADD) {
+            depth--;
+            isa->merge(&s[depth - 1], &s[depth], n_row, d, stride);
+        } else {
+            emit_node(j, q, kv_head, node++, &b, &s[--depth]);
+        }
+    }
+}
+
+static void fold_thread(void *arg, int32_t thread, int32_t n_thread) {
+    (void)n_thread;
+    const fold_job *j = arg;
+    item_walk w = {.class = j->top_class};
+    float *scratch = (float *)(void *)cpu_scratch(j->dev, thread);
+    for (int32_t i; (i = team_claim(j->dev->team, j->n_item)) >= 0;) {
+        query_block q = walk_to(j, &w, i);
+        fold_item(j, &q, i - w.item, scratch);
+    }
+}
+
+void cpu_attn_fold(kern_dev *dev, const kern_attn_fold *p) {
+    int32_t group = p->n_head / p->kv.n_kv_head;
+    fold_job j = {.dev = dev, .p = p, .group = group, .block_tokens = block_tokens(group)};
+    assert(group <= dev->limits.max_group && p->kv.head_dim <= dev->limits.max_head_dim);
+    count_items(&j);
+    if (j.n_item > 0)
+        team_run(dev->team, fold_thread, &j);
+}
+
+/* ---- finish ---- */
+
+typedef struct finish_job {
+    kern_dev *dev;
+    const kern_attn_finish *p;
+} finish_job;
+
+/* stack: TREE_MAX_DEPTH nodes of head_dim + 2 floats. */
+static void finish_head(const finish_job *j, int32_t t, int32_t h, float *stack, float *out) {
+    const kern_attn_finish *p = j->p;
+    const cpu_attn_isa *isa = j->dev->isa->attn;
+    size_t d = (size_t)p->head_dim, node = d + 2;
+    size_t index = (size_t)t * (size_t)p->n_head + (size_t)h;
+    float *top = stack; /* first float above the stack's top */
+    for (int32_t i = 0; i < p->tree->n_op; i++) {
+        int32_t op = p->tree->op[i];
+        if (op >= 0) {
+            memcpy(top, cpu_ptr(kern_at(p->node[op], index * p->node_stride[op])),
+                   node * sizeof *top);
+            top += node;
+        } else if (op == TREE_ADD) {
+            top -= node;
+            cpu_states a = {.o = top - node, .m = top - 2, .l = top - 1};
+            cpu_states b = {.o = top, .m = top + d, .l = top + d + 1};
+            isa->merge(&a, &b, 1, p->head_dim, p->head_dim);
+        } else {
+            top -= node;
+            isa->divide(top, top[d + 1], p->head_dim, out);
+        }
+    }
+}
+
+static void finish_thread(void *arg, int32_t thread, int32_t n_thread) {
+    const finish_job *j = arg;
+    const kern_attn_finish *p = j->p;
+    float *row = (float *)(void *)cpu_scratch(j->dev, thread);
+    float *stack = row + cpu_round_up(p->n_head * p->head_dim, 16);
+    int32_t from = cpu_share(p->n_tok, thread, n_thread);
+    int32_t to = cpu_share(p->n_tok, thread + 1, n_thread);
+    for (int32_t t = from; t < to; t++) {
+        for (int32_t h = 0; h < p->n_head; h++)
+            finish_head(j, t, h, stack, row + h * p->head_dim);
+        cpu_act_write_row(j->dev->isa->linear, &p->out, p->row0 + t, row);
+    }
+}
+
+void cpu_attn_finish(kern_dev *dev, const kern_attn_finish *p) {
+    assert(p->n_head * p->head_dim <= dev->limits.max_in);
+    finish_job j = {.dev = dev, .p = p};
+    int64_t floats = (int64_t)p->n_tok * p->n_head * p->head_dim * p->tree->n_push;
+    if (floats < CPU_SMALL)
+        finish_thread(&j, 0, 1);
+    else
+        team_run(dev->team, finish_thread, &j);
+}
+
+size_t cpu_attn_scratch_bytes(const kern_limits *l) {
+    int32_t rows = cpu_block_rows(l->max_group), stride = cpu_round_up(l->max_head_dim, 16);
+    size_t fold = row_end_floats(rows) + TREE_MAX_DEPTH * states_floats(rows, stride) +
+                  cpu_attn_work_floats(rows, l->max_head_dim);
+    size_t finish =
+        (size_t)cpu_round_up(l->max_in, 16) + TREE_MAX_DEPTH * (size_t)(l->max_head_dim + 2);
+    size_t floats = fold > finish ? fold : finish;
+    return (floats * sizeof(float) + 63) / 64 * 64;
+}
+
+/* ---- cache ---- */
+
+/* One head of one token into its column of K and its row of V; layouts: kern.h. */
+static void store_head(kern_kv_type type, int32_t n_d, int32_t key, const uint8_t *k,
+                       const uint8_t *v, uint8_t *page) {
+    size_t elem = kern_kv_elem(type), n = (size_t)n_d;
+    uint8_t *to_k = page, *to_v = page + CPU_PAGE * n * elem;
+    if (type == KERN_KV_BF16) {
+        for (size_t d = 0; d < n; d += 2)
+            memcpy(to_k + d * CPU_PAGE * 2 + (size_t)key * 4, k + d * 2, 4);
+        to_v += (size_t)(key / 2) * n * 4 + (size_t)(key % 2) * 2;
+        for (size_t d = 0; d < n; d++)
+            memcpy(to_v + d * 4, v + d * 2, 2);
+        return;
+    }
+    memcpy(to_v + (size_t)key * n * elem, v, n * elem);
+    to_k += (size_t)key * elem;
+    if (type == KERN_KV_F32)
+        for (size_t d = 0; d < n; d++)
+            memcpy(to_k + d * CPU_PAGE * 4, k + d * 4, 4);
+    else
+        for (size_t d = 0; d < n; d++)
+            memcpy(to_k + d * CPU_PAGE * 2, k + d * 2, 2);
+}
+
+static void store_thread(void *arg, int32_t thread, int32_t n_thread) {
+    const kern_kv_store *p = arg;
+    size_t n_head = (size_t)p->kv.n_kv_head;
+    size_t head_bytes = (size_t)p->kv.head_dim * kern_kv_elem(p->kv.type);
+    const int32_t *slots = cpu_ptr(p->slots);
+    int32_t to = cpu_share(p->n, thread + 1, n_thread);
+    for (int32_t i = cpu_share(p->n, thread, n_thread); i < to; i++) {
+        if (slots[i] < 0)
+            continue;
+        const uint8_t *k = (const uint8_t *)cpu_ptr(p->wire) + (size_t)i * 2 * n_head * head_bytes;
+        size_t page = (size_t)(slots[i] / CPU_PAGE);
+        uint8_t *at = (uint8_t *)cpu_ptr(p->kv.pages) + page * n_head * 2 * CPU_PAGE * head_bytes;
+        for (size_t h = 0; h < n_head; h++)
+            store_head(p->kv.type, p->kv.head_dim, slots[i] % CPU_PAGE, k + h * head_bytes,
+                       k + (n_head + h) * head_bytes, at + h * 2 * CPU_PAGE * head_bytes);
+    }
+}
+
+void cpu_kv_store(kern_dev *dev, const kern_kv_store *p) {
+    if ((int64_t)p->n * 2 * p->kv.n_kv_head * p->kv.head_dim < CPU_SMALL)
+        store_thread((void *)p, 0, 1);
+    else
+        team_run(dev->team, store_thread, (void *)p);
+}
+
+typedef struct pack_job {
+    const kern_kv_pack *p;
+    size_t page_bytes;
+} pack_job;
+
+static void pack_thread(void *arg, int32_t thread, int32_t n_thread) {
+    const pack_job *j = arg;
+    const uint8_t *from = cpu_ptr(j->p->from.pages);
+    const int32_t *pages = cpu_ptr(j->p->pages);
+    int32_t to = cpu_share(j->p->n, thread + 1, n_thread);
+    for (int32_t i = cpu_share(j->p->n, thread, n_thread); i < to; i++)
+        memcpy((uint8_t *)cpu_ptr(j->p->out) + (size_t)i * j->page_bytes,
+               from + (size_t)pages[i] * j->page_bytes, j->page_bytes);
+}
+
+void cpu_kv_pack(kern_dev *dev, const kern_kv_pack *p) {
+    size_t elem = kern_kv_elem(p->from.type);
+    pack_job j = {.p = p,
+                  .page_bytes =
+                      (size_t)p->from.n_kv_head * 2 * CPU_PAGE * (size_t)p->from.head_dim * elem};
+    if ((int64_t)j.page_bytes * p->n < CPU_SMALL)
+        pack_thread(&j, 0, 1);
+    else
+        team_run(dev->team, pack_thread, &j);
+}

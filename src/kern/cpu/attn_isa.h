@@ -1,0 +1,123 @@
+/* What an instruction-set level gives to attention, RoPE and the cache. The scalar version of each
+ * function is its specification (numerics rules N3, N4, N6); every other level must give the same
+ * bits.
+ *
+ * A block is what one thread does at a time: `group` query heads of one KV head for a run of tokens
+ * of one span. Its rows are numbered token by token:
+ *
+ *   group 3, pos 32:   row 0 1 2 = token at 32, heads 0 1 2;   row 3 4 5 = token at 33; ...
+ *
+ * The operation (attn.c) walks the tree and the pages; a level scores a batch of pages, then folds
+ * them into a state one after the other. How a level lays out its work memory (packed queries,
+ * widened pages, scores) is its own affair: only states are shared with attn.c. */
+#ifndef WEFT_KERN_CPU_ATTN_ISA_H
+#define WEFT_KERN_CPU_ATTN_ISA_H
+
+#include "kern/cpu/cpu.h"
+
+enum {
+    CPU_PAGE = 16,       /* keys of a page */
+    CPU_BATCH = 4,       /* most pages that are scored in one call */
+    CPU_BLOCK_ROWS = 64, /* most rows of a block, unless one token's group alone has more */
+    CPU_BLOCK_TOKENS = 16,
+    CPU_SMALL = 8192 /* elements up to which a copying operation is not worth waking the team */
+};
+
+typedef struct cpu_page {
+    const uint8_t *k; /* K of one KV head; V follows (kern.h) */
+    int32_t key0;     /* position of its first key */
+} cpu_page;
+
+typedef struct cpu_block {
+    int32_t n_row, group, head_dim;
+    int32_t o_stride; /* head_dim rounded up to 16 */
+    int32_t first_key;
+    const int32_t
+        *row_end; /* [n_row rounded up to 4]: first key that the row does not see; 0 in the
+                               rows that only fill up */
+    float scale;
+    kern_kv_type type;
+    const float *q; /* row r: q + (r / group) * q_stride + (r % group) * head_dim */
+    size_t q_stride;
+    float *work;        /* cpu_attn_work_floats */
+    int32_t page_batch; /* set by begin: pages per call of score, at most CPU_BATCH */
+} cpu_block;
+
+/* Unnormalised softmax states of a block's rows; the identity is m = -inf, l = 0, o = 0. */
+typedef struct cpu_states {
+    float *o;     /* [n_row rounded up to 4][o_stride] */
+    float *m, *l; /* [n_row rounded up to 4] */
+} cpu_states;
+
+struct cpu_attn_isa {
+    /* Prepares b->work for the block's queries and sets b->page_batch. */
+    void (*begin)(cpu_block *b);
+
+    /* s[page][row][key] = (fma chain over d ascending from +0 of q[row][d] * k[key][d]) * scale, for
+     * n pages (1..page_batch), kept in b->work until the next call. Scores of keys that a row does
+     * not see may be anything. */
+    void (*score)(const cpu_block *b, const cpu_page *pages, int32_t n);
+
+    /* One page is one update of each row that sees a key of it; `at` is its index in the batch that
+     * was scored last. With s = -inf at keys that the row does not see:
+     *   m' = max(m, max s) + 0;  a = exp(m - m');  p[key] = exp(s[key] - m'), +0 where not seen
+     *   l = fma(l, a, fold p);   o[d] = fma chain over seen keys ascending from o[d] * a
+     * max(x, y) is x > y ? x : y, over the page in the order of the fold. Rows that see no key stay
+     * as they are. The first page needs no case of its own: from the identity a is 0, and 0 * 0 =
+     * +0. */
+    void (*update)(const cpu_block *b, const cpu_page *page, int32_t at, const cpu_states *s);
+
+    /* a = a (+) b for n rows: the side with l == 0 leaves the other untouched, else
+     *   m = max(m_a, m_b) + 0;  o = o_a * exp(m_a - m) + o_b * exp(m_b - m);  l likewise
+     * (two rounded products, then the sum). stride: floats from row to row of o. */
+    void (*merge)(const cpu_states *a, const cpu_states *b, int32_t n, int32_t head_dim,
+                  int32_t stride);
+
+    /* out[d] = o[d] / l, zeros when l == 0. */
+    void (*divide)(const float *o, float l, int32_t n, float *out);
+
+    /* y = rotated x, pairs (2i, 2i + 1), cs: (cos, sin) of each pair (formula in kern.h). */
+    void (*rope)(const float *x, const float *cs, int32_t n_pair, float *y);
+
+    /* out = x rounded to the cache's type, to nearest even. */
+    void (*round)(kern_kv_type type, const float *x, int32_t n, void *out);
+};
+
+extern const cpu_attn_isa cpu_attn_scalar, cpu_attn_avx512vnni;
+
+static inline int32_t cpu_round_up(int32_t n, int32_t to) {
+    return (n + to - 1) / to * to;
+}
+
+/* First of n things that thread i of n_thread takes; its share ends where that of i + 1 starts. */
+static inline int32_t cpu_share(int32_t n, int32_t i, int32_t n_thread) {
+    return (int32_t)((int64_t)n * i / n_thread);
+}
+
+/* Rows of the largest block: whole groups of 8, the most that a level takes together. */
+static inline int32_t cpu_block_rows(int32_t max_group) {
+    return cpu_round_up(max_group > CPU_BLOCK_ROWS ? max_group : CPU_BLOCK_ROWS, 8);
+}
+
+/* Work memory, for every level:
+ *   queries [rows][d] | two widened K pages [d][16] | one widened V page [16][d] | scores of two pages
+ *   of all rows, or of four pages of few rows [page][row][16] | p of four rows [4][16] */
+static inline size_t cpu_attn_work_floats(int32_t rows, int32_t head_dim) {
+    size_t d = (size_t)cpu_round_up(head_dim, 16);
+    return (size_t)rows * d + 3 * CPU_PAGE * d + (size_t)rows * 2 * CPU_PAGE + 4 * CPU_PAGE;
+}
+
+/* Keys [lo, hi) of the page that a row sees; hi <= lo: none. */
+static inline int32_t cpu_seen_from(const cpu_block *b, const cpu_page *p) {
+    return b->first_key > p->key0 ? b->first_key - p->key0 : 0;
+}
+static inline int32_t cpu_seen_to(const cpu_block *b, const cpu_page *p, int32_t row) {
+    int32_t n = b->row_end[row] - p->key0;
+    return n < CPU_PAGE ? n : CPU_PAGE;
+}
+
+static inline const uint8_t *cpu_page_values(const cpu_block *b, const cpu_page *p) {
+    return p->k + (size_t)CPU_PAGE * (size_t)b->head_dim * kern_kv_elem(b->type);
+}
+
+#endif

@@ -1,0 +1,262 @@
+/* The CPU kernel tables: which instruction-set levels exist, what this machine has, memory, and a
+ * rank's device (its threads and scratch). */
+#include "kern/cpu/cpu.h"
+
+#include <cpuid.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "kern/cpu/attn_isa.h"
+#include "kern/cpu/linear_isa.h"
+
+/* ---- what the machine has ---- */
+
+/* Feature bits count only when the operating system saves the registers (XCR0). */
+typedef struct features {
+    uint32_t leaf1_ecx, leaf7_ebx, leaf7_ecx;
+    uint64_t xcr0;
+} features;
+
+static features detect(void) {
+    features f = {0};
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d))
+        return f;
+    f.leaf1_ecx = c;
+    if (c & bit_OSXSAVE) {
+        uint32_t lo, hi;
+        __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+        f.xcr0 = (uint64_t)hi << 32 | lo;
+    }
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        f.leaf7_ebx = b;
+        f.leaf7_ecx = c;
+    }
+    return f;
+}
+
+static bool has_all(uint64_t value, uint64_t bits) {
+    return (value & bits) == bits;
+}
+
+enum {
+    XCR0_YMM = 0x06, /* SSE and AVX state */
+    XCR0_ZMM = 0xE6  /* and mask registers, both halves of ZMM */
+};
+
+/* The scalar files are compiled with FMA, so that fmaf is one instruction. */
+static bool scalar_present(void) {
+    features f = detect();
+    return has_all(f.xcr0, XCR0_YMM) && has_all(f.leaf1_ecx, bit_AVX | bit_FMA);
+}
+
+static bool avx512vnni_present(void) {
+    features f = detect();
+    return scalar_present() && has_all(f.xcr0, XCR0_ZMM) && has_all(f.leaf1_ecx, bit_F16C) &&
+           has_all(f.leaf7_ebx,
+                   bit_AVX2 | bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ) &&
+           has_all(f.leaf7_ecx, bit_AVX512VNNI);
+}
+
+const cpu_isa cpu_isa_scalar = {"scalar", scalar_present, &cpu_linear_scalar, &cpu_attn_scalar};
+const cpu_isa cpu_isa_avx512vnni = {"avx512vnni", avx512vnni_present, &cpu_linear_avx512vnni,
+                                    &cpu_attn_avx512vnni};
+
+/* ---- memory ---- */
+
+enum {
+    HUGE_BYTES = 2 << 20,
+    MAP_FROM = 4 << 20 /* smaller reservations are not worth a mapping of huge pages */
+};
+
+static size_t round_up(size_t bytes, size_t to) {
+    return (bytes + to - 1) / to * to;
+}
+
+/* A mapping of `bytes` (a multiple of HUGE_BYTES) that starts at a multiple of HUGE_BYTES: one huge
+ * page more is mapped and the ends are given back. */
+static void *map_huge(size_t bytes) {
+    uint8_t *at = mmap(NULL, bytes + HUGE_BYTES, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return NULL;
+    uint8_t *start = (uint8_t *)round_up((uintptr_t)at, HUGE_BYTES);
+    size_t before = (size_t)(start - at);
+    if (before)
+        munmap(at, before);
+    if (before < HUGE_BYTES)
+        munmap(start + bytes, HUGE_BYTES - before);
+    madvise(start, bytes, MADV_HUGEPAGE); /* a wish: without huge pages it is only slower */
+    return start;
+}
+
+static weft_status cpu_reserve(size_t bytes, kern_mem *out, weft_error *err) {
+    void *at = NULL;
+    if (bytes < MAP_FROM) {
+        size_t padded = round_up(bytes ? bytes : 1, CPU_LINE);
+        at = aligned_alloc(CPU_LINE, padded);
+        if (at)
+            memset(at, 0, padded);
+    } else if (bytes <= SIZE_MAX / 4) {
+        at = map_huge(round_up(bytes, HUGE_BYTES));
+    }
+    if (!at)
+        return error_set(err, WEFT_ERR_MEMORY, "cannot reserve %zu bytes of memory", bytes);
+#ifdef WEFT_DEBUG
+    memset(at, 0xFF, bytes); /* NaN in every float format: a read before a write shows */
+#endif
+    out->at = (uintptr_t)at;
+    return WEFT_OK;
+}
+
+static void cpu_release(kern_mem mem, size_t bytes) {
+    if (!mem.at)
+        return;
+    if (bytes < MAP_FROM)
+        free(cpu_ptr(mem));
+    else
+        munmap(cpu_ptr(mem), round_up(bytes, HUGE_BYTES));
+}
+
+static void cpu_upload(kern_dev *dev, kern_mem dst, const void *src, size_t bytes) {
+    (void)dev;
+    if (bytes)
+        memcpy(cpu_ptr(dst), src, bytes);
+}
+
+static void cpu_download(kern_dev *dev, void *dst, kern_mem src, size_t bytes) {
+    (void)dev;
+    if (bytes)
+        memcpy(dst, cpu_ptr(src), bytes);
+}
+
+static void cpu_fill(kern_dev *dev, kern_mem dst, uint8_t byte, size_t bytes) {
+    (void)dev;
+    if (bytes)
+        memset(cpu_ptr(dst), byte, bytes);
+}
+
+/* Operations are done when their call returns. */
+static void cpu_drain(kern_dev *dev) {
+    (void)dev;
+}
+
+/* ---- the device ---- */
+
+static size_t thread_scratch(const kern_limits *l) {
+    size_t linear = cpu_linear_scratch_bytes(l), attn = cpu_attn_scratch_bytes(l);
+    return packed_align(linear > attn ? linear : attn);
+}
+
+static size_t cpu_scratch_bytes(int32_t n_thread, const kern_limits *l) {
+    return (size_t)n_thread * thread_scratch(l);
+}
+
+static weft_status open_isa(const cpu_isa *isa, int32_t n_thread, const kern_limits *limits,
+                            kern_dev **out, weft_error *err) {
+    kern_dev *dev = calloc(1, sizeof *dev);
+    if (!dev)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for a CPU device");
+    *dev = (kern_dev){.n_thread = n_thread,
+                      .limits = *limits,
+                      .isa = isa,
+                      .scratch_bytes = thread_scratch(limits)};
+    weft_status s = team_open(n_thread, &dev->team, err);
+    if (s != WEFT_OK)
+        goto undo_dev;
+    kern_mem scratch;
+    s = cpu_reserve(cpu_scratch_bytes(n_thread, limits), &scratch, err);
+    if (s != WEFT_OK)
+        goto undo_team;
+    dev->scratch = cpu_ptr(scratch);
+    *out = dev;
+    return WEFT_OK;
+
+undo_team:
+    team_close(dev->team);
+undo_dev:
+    free(dev);
+    return s;
+}
+
+static void cpu_close(kern_dev *dev) {
+    if (!dev)
+        return;
+    team_close(dev->team);
+    cpu_release((kern_mem){(uintptr_t)dev->scratch},
+                cpu_scratch_bytes(dev->n_thread, &dev->limits));
+    free(dev);
+}
+
+static weft_status open_scalar(int32_t n_thread, const kern_limits *limits, kern_dev **out,
+                               weft_error *err) {
+    return open_isa(&cpu_isa_scalar, n_thread, limits, out, err);
+}
+
+static weft_status open_avx512vnni(int32_t n_thread, const kern_limits *limits, kern_dev **out,
+                                   weft_error *err) {
+    return open_isa(&cpu_isa_avx512vnni, n_thread, limits, out, err);
+}
+
+/* ---- the tables ---- */
+
+#define CPU_TABLE(isa_name, open_function)                                                         \
+    {                                                                                              \
+        .device = "cpu", .isa = (isa_name),                                                        \
+        .profile = {.name = "exact",                                                               \
+                    .page_tokens = 16,                                                             \
+                    .kv_shards = 16,                                                               \
+                    .max_leaves = 16,                                                              \
+                    .leaf_multiple = CPU_BLOCK,                                                    \
+                    .panel = CPU_PANEL},                                                           \
+        .open = (open_function), .close = cpu_close, .scratch_bytes = cpu_scratch_bytes,           \
+        .reserve = cpu_reserve, .release = cpu_release, .upload = cpu_upload,                      \
+        .download = cpu_download, .fill = cpu_fill, .drain = cpu_drain,                            \
+        .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .embed = cpu_embed,                    \
+        .linear = cpu_linear, .swiglu = cpu_swiglu, .reduce_norm = cpu_reduce_norm,                \
+        .pick = cpu_pick, .qk_rope = cpu_qk_rope, .kv_store = cpu_kv_store,                        \
+        .kv_pack = cpu_kv_pack, .attn_fold = cpu_attn_fold, .attn_finish = cpu_attn_finish,        \
+    }
+
+/* Best first. */
+static const struct {
+    const cpu_isa *isa;
+    kern_table table;
+} levels[] = {
+    {&cpu_isa_avx512vnni, CPU_TABLE("avx512vnni", open_avx512vnni)},
+    {&cpu_isa_scalar, CPU_TABLE("scalar", open_scalar)},
+};
+enum { N_LEVEL = sizeof levels / sizeof levels[0] };
+
+/* "avx512vnni, scalar": all levels, or those of this machine. */
+static void list_levels(bool present_only, char *out, size_t out_bytes) {
+    size_t at = 0;
+    out[0] = '\0';
+    for (int32_t i = 0; i < N_LEVEL && at < out_bytes; i++)
+        if (!present_only || levels[i].isa->present())
+            at += (size_t)snprintf(out + at, out_bytes - at, "%s%s", at ? ", " : "",
+                                   levels[i].isa->name);
+    if (at == 0)
+        snprintf(out, out_bytes, "none");
+}
+
+weft_status kern_cpu_table(const char *isa, const kern_table **out, weft_error *err) {
+    bool any = !isa || strcmp(isa, "auto") == 0, known = false;
+    for (int32_t i = 0; i < N_LEVEL; i++) {
+        if (!any && strcmp(isa, levels[i].isa->name) != 0)
+            continue;
+        known = true;
+        if (levels[i].isa->present()) {
+            *out = &levels[i].table;
+            return WEFT_OK;
+        }
+    }
+    char all[64], here[64];
+    list_levels(false, all, sizeof all);
+    list_levels(true, here, sizeof here);
+    return error_set(err, WEFT_ERR_SETUP,
+                     "instruction set \"%s\" %s; this machine has: %s; weft has kernels for: %s",
+                     any ? "auto" : isa, known ? "is not on this machine" : "is unknown", here,
+                     all);
+}

@@ -1,0 +1,309 @@
+/* Packed linear micro-kernel, AVX-512 VNNI.
+ *
+ * One vector holds the 16 outputs of a panel; k is walked upward, so the number of rows and panels of
+ * a tile decides only how many of these chains run side by side. Every loop over rows or panels has
+ * constant bounds after inlining: the integer and the float sums of a tile (12 + 12 vectors for 6 x
+ * 2) live in registers.
+ *
+ *   dot:  isum[r][p] += 16 x (4 unsigned codes of panel p, in a register)
+ *                      . (4 signed codes of row r, one dword broadcast from the record)
+ *
+ * VPDPBUSD adds four products into int32 without saturation. Codes are unsigned with an offset (8,
+ * 128); the offset's share, -offset * sum(q), is where isum starts. |isum| < 2^24, so the conversion
+ * to float is exact. */
+#include <immintrin.h>
+
+#include "kern/cpu/exact_avx512.h"
+#include "kern/cpu/norm__avx512vnni.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
+
+enum { ROWS = CPU_TILE_ROWS, PANELS = 4 };
+
+typedef __m512 sums[ROWS][PANELS];
+typedef __m512i isums[ROWS][PANELS];
+
+INLINE void store_sums(float *out, sums acc, const int n_row, const int n_panel) {
+    UNROLL for (int r = 0; r < n_row; r++) {
+        UNROLL for (int p = 0; p < n_panel; p++)
+            _mm512_storeu_ps(out + (r * n_panel + p) * CPU_PANEL, acc[r][p]);
+    }
+}
+
+INLINE void clear_sums(sums acc, const int n_row, const int n_panel) {
+    UNROLL for (int r = 0; r < n_row; r++) {
+        UNROLL for (int p = 0; p < n_panel; p++) acc[r][p] = _mm512_setzero_ps();
+    }
+}
+
+/* 4 columns: w[p] of all panels with one dword of each row. */
+INLINE void dot_quad(isums isum, const __m512i *w, const uint8_t *x, size_t x_stride,
+                     const int n_row, const int n_panel) {
+    UNROLL for (int r = 0; r < n_row; r++) {
+        int32_t quad;
+        memcpy(&quad, x + (size_t)r * x_stride, 4);
+        __m512i q = _mm512_set1_epi32(quad);
+        UNROLL for (int p = 0; p < n_panel; p++) isum[r][p] =
+            _mm512_dpbusd_epi32(isum[r][p], w[p], q);
+    }
+}
+
+/* Line j holds quad j in the low nibbles and quad j + 4 in the high ones. */
+INLINE void dot_nibbles(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
+                        size_t x_stride, const int n_row, const int n_panel) {
+    const __m512i low = _mm512_set1_epi8(15);
+    UNROLL for (int j = 0; j < 4; j++) {
+        __m512i lo[PANELS], hi[PANELS];
+        UNROLL for (int p = 0; p < n_panel; p++) {
+            __m512i v = _mm512_loadu_si512(w + (size_t)p * panel_bytes + CPU_LINE * j);
+            lo[p] = _mm512_and_si512(v, low);
+            hi[p] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+        }
+        dot_quad(isum, lo, x + 4 * j, x_stride, n_row, n_panel);
+        dot_quad(isum, hi, x + 4 * j + 16, x_stride, n_row, n_panel);
+    }
+}
+
+INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
+                      size_t x_stride, const int n_row, const int n_panel) {
+    UNROLL for (int j = 0; j < 8; j++) {
+        __m512i v[PANELS];
+        UNROLL for (int p = 0; p < n_panel; p++) v[p] =
+            _mm512_loadu_si512(w + (size_t)p * panel_bytes + CPU_LINE * j);
+        dot_quad(isum, v, x + 4 * j, x_stride, n_row, n_panel);
+    }
+}
+
+INLINE __m512 load_f16(const uint8_t *at) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)at));
+}
+
+INLINE __m512 broadcast(const uint8_t *at) {
+    float f;
+    memcpy(&f, at, 4);
+    return _mm512_set1_ps(f);
+}
+
+INLINE void prefetch(const uint8_t *at, size_t panel_bytes, int bytes, const int n_panel) {
+    UNROLL for (int p = 0; p < n_panel; p++) {
+        UNROLL for (int i = 0; i < bytes; i += CPU_LINE)
+            _mm_prefetch((const char *)at + (size_t)p * panel_bytes + i, _MM_HINT_T1);
+    }
+}
+
+/* x points to the block's codes of row 0, x_dx to its dx; xs and sum lie `plane` bytes further on
+ * each. */
+INLINE void leaf_quantised(const cpu_leaf *l, const dtype type, const int n_row,
+                           const int n_panel) {
+    const size_t pb = l->panel_bytes, xs = l->x_stride;
+    const size_t plane = (size_t)l->x_k / CPU_BLOCK * 4;
+    const size_t quant_bytes = packed_quant_bytes(type), scale_bytes = packed_scale_bytes(type);
+    const size_t w_b0 = (size_t)l->k0 / CPU_BLOCK, x_b0 = (size_t)l->x_k0 / CPU_BLOCK;
+    const uint8_t *w = l->w + w_b0 * quant_bytes, *scale = l->w + l->scale_at + w_b0 * scale_bytes;
+    const uint8_t *x = l->x + l->x_k0, *x_dx = l->x + l->x_k + x_b0 * 4;
+    const int offset = type == DTYPE_Q4_0 ? 8 : type == DTYPE_Q8_0 ? 128 : 0;
+    sums acc;
+    clear_sums(acc, n_row, n_panel);
+    for (int32_t b = 0; b < l->n_k / CPU_BLOCK; b++) {
+        isums isum;
+        UNROLL for (int r = 0; r < n_row; r++) {
+            int32_t sum = 0;
+            if (offset)
+                memcpy(&sum, x_dx + 2 * plane + (size_t)r * xs, 4);
+            UNROLL for (int p = 0; p < n_panel; p++) isum[r][p] = _mm512_set1_epi32(-offset * sum);
+        }
+        if (type == DTYPE_Q8_0)
+            dot_bytes(isum, w, pb, x, xs, n_row, n_panel);
+        else
+            dot_nibbles(isum, w, pb, x, xs, n_row, n_panel);
+        if (l->prefetch) {
+            prefetch(w + l->prefetch, pb, (int)quant_bytes, n_panel);
+            prefetch(scale + l->prefetch, pb, (int)scale_bytes, n_panel);
+        }
+        UNROLL for (int p = 0; p < n_panel; p++) {
+            __m512 d = load_f16(scale + (size_t)p * pb);
+            UNROLL for (int r = 0; r < n_row; r++) acc[r][p] =
+                _mm512_fmadd_ps(_mm512_mul_ps(d, broadcast(x_dx + (size_t)r * xs)),
+                                _mm512_cvtepi32_ps(isum[r][p]), acc[r][p]);
+        }
+        if (type == DTYPE_Q4_1) {
+            UNROLL for (int p = 0; p < n_panel; p++) {
+                __m512 m = load_f16(scale + (size_t)p * pb + 32);
+                UNROLL for (int r = 0; r < n_row; r++) acc[r][p] =
+                    _mm512_fmadd_ps(m, broadcast(x_dx + plane + (size_t)r * xs), acc[r][p]);
+            }
+        }
+        w += quant_bytes;
+        scale += scale_bytes;
+        x += CPU_BLOCK;
+        x_dx += 4;
+    }
+    store_sums(l->out, acc, n_row, n_panel);
+}
+
+INLINE void fma_column(sums acc, const __m512 *w, const uint8_t *x, size_t x_stride,
+                       const int n_row, const int n_panel) {
+    UNROLL for (int r = 0; r < n_row; r++) {
+        __m512 v = broadcast(x + (size_t)r * x_stride);
+        UNROLL for (int p = 0; p < n_panel; p++) acc[r][p] = _mm512_fmadd_ps(w[p], v, acc[r][p]);
+    }
+}
+
+/* f32 lines are one column, f16 half lines too. */
+INLINE void leaf_float(const cpu_leaf *l, const dtype type, const int n_row, const int n_panel) {
+    const size_t column = type == DTYPE_F32 ? 64 : 32;
+    const uint8_t *w = l->w + (size_t)l->k0 * column, *x = l->x + (size_t)l->x_k0 * 4;
+    sums acc;
+    clear_sums(acc, n_row, n_panel);
+    for (int32_t k = 0; k < l->n_k; k++) {
+        __m512 v[PANELS];
+        UNROLL for (int p = 0; p < n_panel; p++) {
+            const uint8_t *at = w + (size_t)p * l->panel_bytes;
+            v[p] = type == DTYPE_F32 ? _mm512_loadu_ps(at) : load_f16(at);
+        }
+        if (l->prefetch)
+            prefetch(w + l->prefetch, l->panel_bytes, (int)column, n_panel);
+        fma_column(acc, v, x, l->x_stride, n_row, n_panel);
+        w += column;
+        x += 4;
+    }
+    store_sums(l->out, acc, n_row, n_panel);
+}
+
+/* One line of bf16 pairs: column k (even) in the low halves, k + 1 in the high ones. */
+INLINE void fma_pair(sums acc, const cpu_leaf *l, const uint8_t *w, const uint8_t *x,
+                     const bool even, const bool odd, const int n_row, const int n_panel) {
+    const __m512i high = _mm512_set1_epi32((int)0xFFFF0000u);
+    __m512 v[PANELS];
+    if (even) {
+        UNROLL for (int p = 0; p < n_panel; p++) {
+            __m512i pair = _mm512_loadu_si512(w + (size_t)p * l->panel_bytes);
+            v[p] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+        }
+        fma_column(acc, v, x, l->x_stride, n_row, n_panel);
+    }
+    if (odd) {
+        UNROLL for (int p = 0; p < n_panel; p++) {
+            __m512i pair = _mm512_loadu_si512(w + (size_t)p * l->panel_bytes);
+            v[p] = _mm512_castsi512_ps(_mm512_and_si512(pair, high));
+        }
+        fma_column(acc, v, x + 4, l->x_stride, n_row, n_panel);
+    }
+}
+
+/* A leaf may start at the high half of a line and end at the low half of one. x runs with the lines:
+ * it points to the row's value for the low half, even when that is before the leaf. */
+INLINE void leaf_pairs(const cpu_leaf *l, const int n_row, const int n_panel) {
+    sums acc;
+    clear_sums(acc, n_row, n_panel);
+    int32_t head = l->k0 % 2, end = l->k0 + l->n_k;
+    const uint8_t *w = l->w + (size_t)(l->k0 / 2) * CPU_LINE;
+    const uint8_t *x = l->x + (size_t)l->x_k0 * 4;
+    if (head) {
+        fma_pair(acc, l, w, x - 4, false, true, n_row, n_panel);
+        w += CPU_LINE;
+        x += 4;
+    }
+    for (int32_t n = (l->n_k - head) / 2; n > 0; n--) {
+        if (l->prefetch)
+            prefetch(w + l->prefetch, l->panel_bytes, CPU_LINE, n_panel);
+        fma_pair(acc, l, w, x, true, true, n_row, n_panel);
+        w += CPU_LINE;
+        x += 8;
+    }
+    if (end % 2)
+        fma_pair(acc, l, w, x, true, false, n_row, n_panel);
+    store_sums(l->out, acc, n_row, n_panel);
+}
+
+INLINE void leaf_any(const cpu_leaf *l, const dtype type, const int n_row, const int n_panel) {
+    if (packed_is_quantised(type))
+        leaf_quantised(l, type, n_row, n_panel);
+    else if (type == DTYPE_BF16)
+        leaf_pairs(l, n_row, n_panel);
+    else
+        leaf_float(l, type, n_row, n_panel);
+}
+
+/* One function per type and tile shape. */
+#define SHAPE(rows, panels)                                                                        \
+    case (rows)*8 + (panels):                                                                      \
+        leaf_any(l, type, rows, panels);                                                           \
+        break;
+INLINE void leaf_shapes(const cpu_leaf *l, const dtype type, int32_t n_row, int32_t n_panel) {
+    switch (n_row * 8 + n_panel) {
+        SHAPE(1, 1)
+        SHAPE(2, 1)
+        SHAPE(3, 1)
+        SHAPE(4, 1)
+        SHAPE(5, 1)
+        SHAPE(6, 1)
+        SHAPE(1, 2)
+        SHAPE(2, 2)
+        SHAPE(3, 2)
+        SHAPE(4, 2)
+        SHAPE(5, 2)
+        SHAPE(6, 2)
+        SHAPE(1, 4)
+        SHAPE(2, 4)
+        SHAPE(3, 4)
+    }
+}
+
+#define LEAF(name, type)                                                                           \
+    static __attribute__((noinline)) void leaf_##name(const cpu_leaf *l, int32_t n_row,            \
+                                                      int32_t n_panel) {                           \
+        leaf_shapes(l, type, n_row, n_panel);                                                      \
+    }
+LEAF(f32, DTYPE_F32)
+LEAF(f16, DTYPE_F16)
+LEAF(bf16, DTYPE_BF16)
+LEAF(q4_0, DTYPE_Q4_0)
+LEAF(q4_1, DTYPE_Q4_1)
+LEAF(q8_0, DTYPE_Q8_0)
+
+static void leaf_avx512vnni(const cpu_leaf *l, int32_t n_row, int32_t n_panel) {
+    switch (l->type) {
+    case DTYPE_F32:
+        leaf_f32(l, n_row, n_panel);
+        break;
+    case DTYPE_F16:
+        leaf_f16(l, n_row, n_panel);
+        break;
+    case DTYPE_BF16:
+        leaf_bf16(l, n_row, n_panel);
+        break;
+    case DTYPE_Q4_0:
+        leaf_q4_0(l, n_row, n_panel);
+        break;
+    case DTYPE_Q4_1:
+        leaf_q4_1(l, n_row, n_panel);
+        break;
+    case DTYPE_Q8_0:
+        leaf_q8_0(l, n_row, n_panel);
+        break;
+    }
+}
+
+static void store_avx512vnni(const float *tile, int32_t n_row, int32_t width, int32_t n_valid,
+                             const float *bias, float *y, size_t y_stride) {
+    for (int32_t r = 0; r < n_row; r++, tile += width, y += y_stride)
+        for (int32_t o = 0; o < n_valid; o += 16) {
+            __mmask16 m = lanes16(o, n_valid);
+            __m512 sum = _mm512_loadu_ps(tile + o);
+            if (bias)
+                sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(m, bias + o));
+            _mm512_mask_storeu_ps(y + o, m, sum);
+        }
+}
+
+const cpu_linear_isa cpu_linear_avx512vnni = {
+    .leaf = leaf_avx512vnni,
+    .store = store_avx512vnni,
+    .add = cpu_add__avx512vnni,
+    .quantise = cpu_quantise__avx512vnni,
+    .square_sum = cpu_square_sum__avx512vnni,
+    .scale = cpu_scale__avx512vnni,
+    .silu_mul = cpu_silu_mul__avx512vnni,
+};

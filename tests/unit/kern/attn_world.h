@@ -1,0 +1,308 @@
+/* A small attention problem on any ISA level, thread count, chunking and DCP cut, through the kernel
+ * table; and its double-precision oracle. The cache is NaN wherever nothing was stored. */
+#ifndef WEFT_TESTS_ATTN_WORLD_H
+#define WEFT_TESTS_ATTN_WORLD_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kern/kern.h"
+
+enum { WORLD_REQS = 4, WORLD_PAGE = 16, WORLD_ROWS = 1024 };
+
+typedef struct world_rng {
+    uint64_t s;
+} world_rng;
+
+static inline uint64_t rng_next(world_rng *r) {
+    r->s ^= r->s << 13;
+    r->s ^= r->s >> 7;
+    r->s ^= r->s << 17;
+    return r->s * 0x2545f4914f6cdd1dull;
+}
+static inline int32_t rng_int(world_rng *r, int32_t lo, int32_t hi) { /* both included */
+    return lo + (int32_t)(rng_next(r) % (uint64_t)(hi - lo + 1));
+}
+static inline float rng_float(world_rng *r) { /* [-1, 1) */
+    return (float)((double)(rng_next(r) >> 11) * 0x1p-52 - 1.0);
+}
+
+/* What is computed. Queries stand at the last n_new positions of each request. */
+typedef struct world {
+    kern_kv_type type;
+    int32_t head_dim, n_kv, group, kv_shards;
+    float scale;
+    int32_t n_req, len[WORLD_REQS], n_new[WORLD_REQS], first_key[WORLD_REQS];
+    int32_t
+        stored[WORLD_REQS]; /* positions that are in the cache; len, or less to poison the rest */
+    int32_t n_q;            /* query rows: the requests' new tokens one after the other */
+    float *q;               /* [n_q][n_head][head_dim] */
+    float *k[WORLD_REQS], *v[WORLD_REQS]; /* [len][n_kv][head_dim], values that the type can hold */
+    int32_t page[WORLD_REQS][64];         /* physical pages, scattered */
+    int32_t n_page;
+} world;
+
+/* How it is computed. */
+typedef struct world_run {
+    const char *isa;
+    int32_t n_thread, dcp;
+    uint64_t chunk_seed; /* 0: one span per request; 1: spans of one token; else random cuts */
+} world_run;
+
+static inline int32_t world_heads(const world *w) {
+    return w->n_kv * w->group;
+}
+static inline size_t world_out_floats(const world *w) {
+    return (size_t)w->n_q * (size_t)world_heads(w) * (size_t)w->head_dim;
+}
+
+static inline float world_rounded(kern_kv_type type, float x) {
+    return type == KERN_KV_F32   ? x
+           : type == KERN_KV_F16 ? f16_to_f32(f32_to_f16(x))
+                                 : bf16_to_f32(f32_to_bf16(x));
+}
+
+static inline float *world_floats(size_t n) {
+    float *p = malloc((n + 1) * sizeof *p);
+    if (!p)
+        abort();
+    return p;
+}
+
+/* Sets sizes, draws values; len, n_new, first_key are filled by the caller before. */
+static inline void world_fill(world *w, world_rng *r) {
+    static const float extremes[] = {0.0f, -0.0f, 6e-8f, -6e-8f, 1e-40f, -1e-40f, 1.0f, -3.5f};
+    w->scale = 1.0f / sqrtf((float)w->head_dim);
+    w->n_q = 0;
+    w->n_page = 0;
+    for (int32_t i = 0; i < w->n_req; i++) {
+        w->n_q += w->n_new[i];
+        w->stored[i] = w->len[i];
+        w->n_page += (w->len[i] + WORLD_PAGE - 1) / WORLD_PAGE;
+        size_t n = (size_t)w->len[i] * (size_t)w->n_kv * (size_t)w->head_dim;
+        w->k[i] = world_floats(n);
+        w->v[i] = world_floats(n);
+        for (size_t e = 0; e < 2 * n; e++) {
+            float x = rng_int(r, 0, 19) ? 2.0f * rng_float(r) : extremes[rng_int(r, 0, 7)];
+            (e < n ? w->k[i] : w->v[i] - n)[e] = world_rounded(w->type, x);
+        }
+    }
+    w->q = world_floats(world_out_floats(w));
+    for (size_t e = 0; e < world_out_floats(w); e++)
+        w->q[e] = rng_int(r, 0, 19) ? 3.0f * rng_float(r) : extremes[rng_int(r, 0, 7)];
+    /* physical pages: a permutation, dealt out in turn */
+    int32_t *deck = malloc((size_t)w->n_page * sizeof *deck);
+    for (int32_t i = 0; i < w->n_page; i++) {
+        int32_t at = rng_int(r, 0, i);
+        deck[i] = deck[at];
+        deck[at] = i;
+    }
+    int32_t n = 0;
+    for (int32_t i = 0; i < w->n_req; i++)
+        for (int32_t p = 0; p * WORLD_PAGE < w->len[i]; p++)
+            w->page[i][p] = deck[n++];
+    free(deck);
+}
+
+static inline void world_free(world *w) {
+    for (int32_t i = 0; i < w->n_req; i++) {
+        free(w->k[i]);
+        free(w->v[i]);
+    }
+    free(w->q);
+}
+
+static inline void world_narrow(kern_kv_type type, const float *x, size_t n, uint8_t *out) {
+    for (size_t i = 0; i < n; i++) {
+        if (type == KERN_KV_F32) {
+            memcpy(out + i * 4, x + i, 4);
+            continue;
+        }
+        uint16_t h = type == KERN_KV_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
+        memcpy(out + i * 2, &h, 2);
+    }
+}
+
+/* Stores a request's keys and values through the table, after filling the pool with NaN. */
+static inline void world_store(const world *w, const kern_table *t, kern_dev *dev, uint8_t *pool,
+                               size_t pool_bytes) {
+    memset(pool, 0xff, pool_bytes);
+    size_t row = (size_t)w->n_kv * (size_t)w->head_dim, elem = kern_kv_elem(w->type);
+    for (int32_t i = 0; i < w->n_req; i++) {
+        int32_t n = w->stored[i];
+        uint8_t *wire = malloc((size_t)n * row * 2 * elem + 1);
+        int32_t *slots = malloc((size_t)n * sizeof *slots + 1);
+        for (int32_t p = 0; p < n; p++) {
+            uint8_t *at = wire + (size_t)p * row * 2 * elem;
+            world_narrow(w->type, w->k[i] + (size_t)p * row, row, at);
+            world_narrow(w->type, w->v[i] + (size_t)p * row, row, at + row * elem);
+            slots[p] = w->page[i][p / WORLD_PAGE] * WORLD_PAGE + p % WORLD_PAGE;
+        }
+        kern_kv_store s = {.kv = {w->type, w->n_kv, w->head_dim, {(uintptr_t)pool}},
+                           .n = n,
+                           .wire = {(uintptr_t)wire},
+                           .slots = {(uintptr_t)slots}};
+        t->kv_store(dev, &s);
+        t->drain(dev);
+        free(wire);
+        free(slots);
+    }
+}
+
+/* Spans over the query rows; tables: request after request. */
+static inline int32_t world_spans(const world *w, uint64_t chunk_seed, kern_span *spans) {
+    world_rng r = {chunk_seed ? chunk_seed : 1};
+    int32_t n = 0, q0 = 0, table = 0;
+    for (int32_t i = 0; i < w->n_req; i++) {
+        int32_t n_page = (w->len[i] + WORLD_PAGE - 1) / WORLD_PAGE;
+        for (int32_t done = 0; done < w->n_new[i];) {
+            int32_t left = w->n_new[i] - done;
+            int32_t len = chunk_seed == 0 ? left : chunk_seed == 1 ? 1 : rng_int(&r, 1, left);
+            spans[n++] = (kern_span){.q0 = q0 + done,
+                                     .len = len,
+                                     .pos = w->len[i] - w->n_new[i] + done,
+                                     .first_key = w->first_key[i],
+                                     .table = table,
+                                     .n_page = n_page};
+            done += len;
+        }
+        q0 += w->n_new[i];
+        table += n_page;
+    }
+    return n;
+}
+
+/* A rank's page tables: pages that other ranks own are a number that must never be used. */
+static inline void world_tables(const world *w, int32_t shard_lo, int32_t shard_hi,
+                                int32_t *tables) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < w->n_req; i++)
+        for (int32_t p = 0; p * WORLD_PAGE < w->len[i]; p++) {
+            int32_t shard = 0;
+            for (int32_t bit = 1, x = p % w->kv_shards; bit < w->kv_shards; bit *= 2, x /= 2)
+                shard = shard * 2 + x % 2;
+            tables[n++] = shard >= shard_lo && shard < shard_hi ? w->page[i][p] : INT32_MIN / 2;
+        }
+}
+
+typedef struct world_state {
+    float *at;
+    tree_prog cover;
+} world_state;
+
+/* out: [n_q][n_head * head_dim]. Returns false when the machine lacks the level. states: when not
+ * NULL, [dcp], filled with each rank's nodes (caller frees at). */
+static inline bool world_attend(const world *w, const world_run *run, float *out,
+                                world_state *states) {
+    const kern_table *t;
+    kern_dev *dev;
+    if (kern_cpu_table(run->isa, &t, NULL) != WEFT_OK)
+        return false;
+    int32_t n_head = world_heads(w);
+    kern_limits limits = {.max_rows = WORLD_ROWS,
+                          .max_in = n_head * w->head_dim,
+                          .max_head_dim = w->head_dim,
+                          .max_group = w->group};
+    if (t->open(run->n_thread, &limits, &dev, NULL) != WEFT_OK)
+        abort();
+    size_t node = (size_t)w->head_dim + 2;
+    size_t pool_bytes = (size_t)w->n_page * 2 * WORLD_PAGE * (size_t)w->n_kv * (size_t)w->head_dim *
+                        kern_kv_elem(w->type);
+    uint8_t *pool = aligned_alloc(64, (pool_bytes + 64) / 64 * 64);
+    world_store(w, t, dev, pool, pool_bytes);
+
+    kern_span *spans = malloc((size_t)(w->n_q + 1) * sizeof *spans);
+    int32_t *tables = malloc((size_t)(w->n_page + 1) * sizeof *tables);
+    int32_t n_span = world_spans(w, run->chunk_seed, spans), cut[65], n_node = 0;
+    world_state own[64];
+    kern_mem nodes[64];
+    size_t strides[64];
+    for (int32_t r = 0; r <= run->dcp; r++)
+        cut[r] = r * w->kv_shards / run->dcp;
+    for (int32_t r = 0; r < run->dcp; r++) {
+        tree_cover(w->kv_shards, cut[r], cut[r + 1], &own[r].cover);
+        size_t stride = (size_t)own[r].cover.n_emit * node;
+        size_t n = (size_t)w->n_q * (size_t)n_head * stride;
+        own[r].at = world_floats(n);
+        memset(own[r].at, 0xff, n * sizeof(float));
+        world_tables(w, cut[r], cut[r + 1], tables);
+        kern_attn_fold f = {.kv = {w->type, w->n_kv, w->head_dim, {(uintptr_t)pool}},
+                            .n_head = n_head,
+                            .scale = w->scale,
+                            .q = {(uintptr_t)w->q},
+                            .n_span = n_span,
+                            .spans = {(uintptr_t)spans},
+                            .tables = {(uintptr_t)tables},
+                            .kv_shards = w->kv_shards,
+                            .shard0 = cut[r],
+                            .tree = &own[r].cover,
+                            .state = {(uintptr_t)own[r].at}};
+        t->attn_fold(dev, &f);
+        for (int32_t e = 0; e < own[r].cover.n_emit; e++) {
+            nodes[n_node] = (kern_mem){(uintptr_t)(own[r].at + (size_t)e * node)};
+            strides[n_node++] = stride * sizeof(float);
+        }
+    }
+    tree_prog finish;
+    tree_finish(w->kv_shards, cut, run->dcp, &finish);
+    kern_attn_finish f = {.n_tok = w->n_q,
+                          .n_head = n_head,
+                          .head_dim = w->head_dim,
+                          .tree = &finish,
+                          .node = nodes,
+                          .node_stride = strides,
+                          .out = {.k = n_head * w->head_dim, .f32 = {(uintptr_t)out}}};
+    t->attn_finish(dev, &f);
+    t->drain(dev);
+    for (int32_t r = 0; r < run->dcp; r++)
+        if (states)
+            states[r] = own[r];
+        else
+            free(own[r].at);
+    free(spans);
+    free(tables);
+    free(pool);
+    t->close(dev);
+    return true;
+}
+
+/* Plain softmax in double over the visible keys. */
+static inline void world_oracle(const world *w, double *out) {
+    int32_t n_head = world_heads(w), d_n = w->head_dim, row = 0;
+    double *p = malloc(sizeof *p * 2048);
+    for (int32_t i = 0; i < w->n_req; i++)
+        for (int32_t t = 0; t < w->n_new[i]; t++, row++)
+            for (int32_t h = 0; h < n_head; h++) {
+                int32_t from = w->first_key[i], to = w->len[i] - w->n_new[i] + t;
+                const float *q = w->q + ((size_t)row * (size_t)n_head + (size_t)h) * (size_t)d_n;
+                double *o = out + ((size_t)row * (size_t)n_head + (size_t)h) * (size_t)d_n;
+                double top = -INFINITY, sum = 0;
+                for (int32_t d = 0; d < d_n; d++)
+                    o[d] = 0;
+                for (int32_t j = from; j <= to; j++) {
+                    const float *k =
+                        w->k[i] +
+                        ((size_t)j * (size_t)w->n_kv + (size_t)(h / w->group)) * (size_t)d_n;
+                    p[j] = 0;
+                    for (int32_t d = 0; d < d_n; d++)
+                        p[j] += (double)q[d] * k[d];
+                    p[j] *= w->scale;
+                    top = p[j] > top ? p[j] : top;
+                }
+                for (int32_t j = from; j <= to; j++) {
+                    const float *v =
+                        w->v[i] +
+                        ((size_t)j * (size_t)w->n_kv + (size_t)(h / w->group)) * (size_t)d_n;
+                    double e = exp(p[j] - top);
+                    sum += e;
+                    for (int32_t d = 0; d < d_n; d++)
+                        o[d] += e * v[d];
+                }
+                for (int32_t d = 0; d < d_n && sum > 0; d++)
+                    o[d] /= sum;
+            }
+    free(p);
+}
+
+#endif

@@ -1,0 +1,652 @@
+/* Attention over the paged cache: levels against each other bit for bit, against a double oracle, and
+ * the promises that no cut of the work shows in the output. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include <cmocka.h>
+
+#include "unit/kern/attn_world.h"
+
+static const char *const levels[] = {"scalar", "avx512vnni"};
+
+static bool has_level(const char *isa) {
+    const kern_table *t;
+    return kern_cpu_table(isa, &t, NULL) == WEFT_OK;
+}
+
+static const int32_t head_dims[] = {2, 4, 18, 32, 64, 80, 96, 128, 256};
+static const int32_t groups[] = {1, 2, 3, 4, 5, 8, 9, 71};
+
+static void draw_world(world *w, world_rng *r) {
+    *w = (world){.type = (kern_kv_type)rng_int(r, 0, 2), .n_kv = rng_int(r, 1, 3)};
+    w->head_dim = head_dims[rng_int(r, 0, 8)];
+    w->group = groups[rng_int(r, 0, 6)];
+    w->kv_shards = 1 << rng_int(r, 0, 4);
+    w->n_req = rng_int(r, 1, WORLD_REQS);
+    for (int32_t i = 0; i < w->n_req; i++) {
+        w->len[i] = rng_int(r, 1, rng_int(r, 0, 3) ? 70 : 300);
+        int32_t most = w->len[i] < 40 ? w->len[i] : 40;
+        w->n_new[i] = rng_int(r, 0, 2) ? rng_int(r, 1, most) : 1;
+        w->first_key[i] = rng_int(r, 0, 2) ? 0 : rng_int(r, 0, w->len[i] - w->n_new[i]);
+    }
+    world_fill(w, r);
+}
+
+/* Runs the world and compares with `want` to the byte. */
+static void check_same(const world *w, const world_run *run, const float *want) {
+    size_t n = world_out_floats(w);
+    float *got = world_floats(n);
+    memset(got, 0xff, n * sizeof *got);
+    assert_true(world_attend(w, run, got, NULL));
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(got + i, want + i, 4) != 0)
+            fail_msg(
+                "%s, %d threads, dcp %d, chunks %d, type %d, D %d, kv %d, group %d: value %zu is "
+                "%a, not %a",
+                run->isa, run->n_thread, run->dcp, (int)run->chunk_seed, (int)w->type, w->head_dim,
+                w->n_kv, w->group, i, (double)got[i], (double)want[i]);
+    free(got);
+}
+
+static float *reference(const world *w) {
+    float *want = world_floats(world_out_floats(w));
+    memset(want, 0xff, world_out_floats(w) * sizeof *want);
+    world_run run = {.isa = "scalar", .n_thread = 1, .dcp = 1};
+    assert_true(world_attend(w, &run, want, NULL));
+    return want;
+}
+
+static void check_oracle(const world *w, const float *got, double tolerance) {
+    size_t n = world_out_floats(w);
+    double *want = malloc(n * sizeof *want);
+    world_oracle(w, want);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs((double)got[i] - want[i]) <= tolerance))
+            fail_msg("value %zu is %g, the oracle says %g", i, (double)got[i], want[i]);
+    free(want);
+}
+
+static void every_cut_gives_the_same_bits(void **state) {
+    (void)state;
+    world_rng r = {20251};
+    static const int32_t dcps[] = {1, 2, 3, 4, 5, 8, 16};
+    for (int32_t round = 0; round < 60; round++) {
+        world w;
+        draw_world(&w, &r);
+        float *want = reference(&w);
+        check_oracle(&w, want, 1e-5);
+        for (size_t l = 0; l < 2; l++) {
+            if (!has_level(levels[l]))
+                continue;
+            for (int32_t k = 0; k < 4; k++) {
+                int32_t dcp = dcps[rng_int(&r, 0, 6)];
+                world_run run = {.isa = levels[l],
+                                 .n_thread = rng_int(&r, 1, 3),
+                                 .dcp = dcp <= w.kv_shards ? dcp : 1,
+                                 .chunk_seed = k < 2 ? (uint64_t)k : rng_next(&r)};
+                check_same(&w, &run, want);
+            }
+        }
+        free(want);
+        world_free(&w);
+    }
+}
+
+/* Every DCP size, one by one, on lengths around page and shard edges; most ranks own nothing of the
+ * short ones (T10), and new tokens stand inside the shards (T13, T26). */
+static void every_dcp_gives_the_same_bits(void **state) {
+    (void)state;
+    world_rng r = {77};
+    static const int32_t lens[] = {1, 2, 15, 16, 17, 255, 256, 257};
+    for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
+        world w = {.type = KERN_KV_F16, .n_kv = 1, .head_dim = 4, .group = 3, .kv_shards = 16};
+        w.n_req = 1;
+        w.len[0] = lens[i];
+        w.n_new[0] = lens[i] < 20 ? lens[i] : 20;
+        world_fill(&w, &r);
+        float *want = reference(&w);
+        check_oracle(&w, want, 1e-6);
+        for (int32_t dcp = 1; dcp <= 16; dcp++)
+            for (size_t l = 0; l < 2; l++) {
+                world_run run = {.isa = levels[l], .n_thread = 1, .dcp = dcp};
+                if (has_level(levels[l]))
+                    check_same(&w, &run, want);
+            }
+        free(want);
+        world_free(&w);
+    }
+}
+
+/* 33 rows at once and one by one, and any chunking, on every group size and head size. */
+static void rows_do_not_see_each_other(void **state) {
+    (void)state;
+    world_rng r = {5};
+    for (int32_t g = 0; g < 8; g++) {
+        world w = {.type = (kern_kv_type)(g % 3), .n_kv = 1, .head_dim = g % 2 ? 20 : 64};
+        w.group = groups[g];
+        w.kv_shards = 16;
+        w.n_req = 1;
+        w.len[0] = 61;
+        w.n_new[0] = 33;
+        world_fill(&w, &r);
+        float *want = reference(&w);
+        for (uint64_t chunk = 0; chunk < 6; chunk++)
+            for (size_t l = 0; l < 2; l++) {
+                world_run run = {.isa = levels[l], .n_thread = 2, .dcp = 2, .chunk_seed = chunk};
+                if (has_level(levels[l]))
+                    check_same(&w, &run, want);
+            }
+        free(want);
+        world_free(&w);
+    }
+}
+
+static float *attend(const world *w, const char *isa) {
+    float *out = world_floats(world_out_floats(w));
+    world_run run = {.isa = isa, .n_thread = 1, .dcp = 1};
+    assert_true(world_attend(w, &run, out, NULL));
+    return out;
+}
+
+/* Keys that a row does not see are NaN or infinite: later tokens of its page, keys before the window,
+ * and memory that was never written. Rows that do not see them keep their bits. */
+static void unseen_keys_are_never_used(void **state) {
+    (void)state;
+    world_rng r = {91};
+    for (int32_t round = 0; round < 18; round++) {
+        world w = {.type = (kern_kv_type)(round % 3), .n_kv = 2, .group = 1 + round % 4};
+        w.head_dim = round % 2 ? 64 : 24;
+        w.kv_shards = 4;
+        w.n_req = 1;
+        w.len[0] = 90;
+        w.n_new[0] = 30;
+        w.first_key[0] = round < 9 ? 0 : 21;
+        world_fill(&w, &r);
+        float *want = reference(&w);
+        size_t key = (size_t)w.n_kv * (size_t)w.head_dim;
+        int32_t bad = 70; /* rows 0..9 stand at 60..69 */
+        for (int32_t p = 0; p < 90; p++)
+            if (p >= bad || p < w.first_key[0])
+                for (size_t e = 0; e < key; e++) {
+                    w.k[0][(size_t)p * key + e] = e % 2 ? NAN : INFINITY;
+                    w.v[0][(size_t)p * key + e] = e % 3 ? -INFINITY : NAN;
+                }
+        size_t good = 10 * (size_t)world_heads(&w) * (size_t)w.head_dim;
+        for (size_t l = 0; l < 2; l++)
+            if (has_level(levels[l])) {
+                float *got = attend(&w, levels[l]);
+                assert_memory_equal(got, want, good * sizeof *got);
+                free(got);
+                w.stored[0] = bad; /* the same rows with the later keys not written at all */
+                got = attend(&w, levels[l]);
+                assert_memory_equal(got, want, good * sizeof *got);
+                free(got);
+                w.stored[0] = w.len[0];
+            }
+        free(want);
+        world_free(&w);
+    }
+}
+
+/* A NaN or infinite query makes NaN of its own head's row and of nothing else; levels agree on which
+ * values are NaN. */
+static void nan_scores_stay_in_their_row(void **state) {
+    (void)state;
+    world_rng r = {17};
+    world w = {.type = KERN_KV_F16, .n_kv = 1, .group = 3, .head_dim = 32, .kv_shards = 4};
+    w.n_req = 1;
+    w.len[0] = 70;
+    w.n_new[0] = 9;
+    world_fill(&w, &r);
+    float *want = reference(&w);
+    size_t d = 32;
+    w.q[4 * d + 3] = NAN;
+    w.q[7 * d + 3] = INFINITY;
+    w.q[9 * d + 1] = -INFINITY;
+    w.k[0][20 * d + 5] = INFINITY; /* key 20: scores of +-inf or NaN for every row */
+    float *scalar = attend(&w, "scalar");
+    for (size_t e = 0; e < d; e++)
+        assert_true(isnan(scalar[4 * d + e]));
+    if (has_level("avx512vnni")) {
+        float *vector = attend(&w, "avx512vnni");
+        for (size_t i = 0; i < world_out_floats(&w); i++)
+            assert_true(memcmp(vector + i, scalar + i, 4) == 0 ||
+                        (isnan(vector[i]) && isnan(scalar[i])));
+        free(vector);
+    }
+    w.k[0][20 * d + 5] = 0.5f;
+    for (size_t l = 0; l < 2; l++)
+        if (has_level(levels[l])) {
+            w.k[0][20 * d + 5] = world_rounded(w.type, 0.5f);
+            float *one = attend(&w, levels[l]);
+            w.q[4 * d + 3] = 0.25f;
+            float *two = attend(&w, levels[l]);
+            w.q[4 * d + 3] = NAN;
+            for (size_t i = 0; i < world_out_floats(&w); i++)
+                if (i / d != 4 && i / d != 7 && i / d != 9)
+                    assert_memory_equal(one + i, two + i, 4);
+            free(one);
+            free(two);
+        }
+    free(scalar);
+    free(want);
+    world_free(&w);
+}
+
+/* Scores up to 1e30 apart, equal scores, scores that differ by one step around the cut of exp. */
+static void extreme_scores(void **state) {
+    (void)state;
+    world_rng r = {23};
+    static const float factors[] = {1e-30f, 0.0f, 30.0f, 1e4f, 1e15f};
+    for (size_t f = 0; f < sizeof factors / sizeof *factors; f++) {
+        world w = {.type = KERN_KV_F32, .n_kv = 1, .group = 2, .head_dim = 16, .kv_shards = 8};
+        w.n_req = 1;
+        w.len[0] = 150;
+        w.n_new[0] = 21;
+        world_fill(&w, &r);
+        for (size_t i = 0; i < world_out_floats(&w); i++)
+            w.q[i] *= factors[f];
+        for (size_t i = 0; i < 150 * 16; i++)
+            w.k[0][i] *= factors[f] == 1e-30f || factors[f] == 1e15f ? factors[f] : 1.0f;
+        float *want = reference(&w);
+        if (factors[f] < 100.0f) /* an error of 2^-24 of a score is an error of a weight */
+            check_oracle(&w, want, 2e-4);
+        for (size_t i = 0; i < world_out_floats(&w); i++)
+            assert_true(isfinite(want[i]));
+        for (int32_t dcp = 1; dcp <= 8; dcp++) {
+            world_run run = {.isa = "avx512vnni", .n_thread = 1, .dcp = dcp};
+            if (has_level("avx512vnni"))
+                check_same(&w, &run, want);
+        }
+        free(want);
+        world_free(&w);
+    }
+}
+
+/* Uniform scores: the mean of the values, exactly representable here (a key counted twice or left
+ * out would show as another number). */
+static void own_tokens_count_once(void **state) {
+    (void)state;
+    world_rng r = {29};
+    for (int32_t len = 1; len <= 64; len *= 2) {
+        world w = {.type = KERN_KV_F16, .n_kv = 1, .group = 1, .head_dim = 2, .kv_shards = 16};
+        w.n_req = 1;
+        w.len[0] = w.n_new[0] = len;
+        world_fill(&w, &r);
+        memset(w.q, 0, world_out_floats(&w) * sizeof *w.q);
+        for (int32_t p = 0; p < len; p++) {
+            w.v[0][2 * p] = 1.0f;
+            w.v[0][2 * p + 1] = (float)p;
+        }
+        for (size_t l = 0; l < 2; l++)
+            if (has_level(levels[l])) {
+                float *out = attend(&w, levels[l]);
+                for (int32_t t = 0; t < len; t++) {
+                    assert_true(out[2 * t] == 1.0f);
+                    assert_true(fabsf(out[2 * t + 1] - 0.5f * (float)t) <= 1e-6f * (float)t);
+                }
+                assert_true(out[2 * len - 1] == 0.5f * (float)(len - 1));
+                free(out);
+            }
+        world_free(&w);
+    }
+}
+
+/* Ranks without a visible key hand out the identity, bytes and all (I02); m is never -0. */
+static void empty_states_are_the_identity(void **state) {
+    (void)state;
+    world_rng r = {31};
+    world w = {.type = KERN_KV_F32, .n_kv = 1, .group = 2, .head_dim = 6, .kv_shards = 16};
+    w.n_req = 1;
+    w.len[0] = 20;  /* pages 0 and 1: shards 0 and 8 */
+    w.n_new[0] = 6; /* at 14..19: tokens 0 and 1 see nothing of page 1, the others do */
+    world_fill(&w, &r);
+    /* Every score is a negative number too small for a float: -0 before the maximum. */
+    for (size_t i = 0; i < world_out_floats(&w); i++)
+        w.q[i] = -1e-30f;
+    for (size_t i = 0; i < 20 * 6; i++)
+        w.k[0][i] = 1e-30f;
+    for (size_t l = 0; l < 2; l++) {
+        if (!has_level(levels[l]))
+            continue;
+        float *out = world_floats(world_out_floats(&w));
+        world_state s[16];
+        world_run run = {.isa = levels[l], .n_thread = 1, .dcp = 16};
+        assert_true(world_attend(&w, &run, out, s));
+        for (int32_t rank = 0; rank < 16; rank++) {
+            for (int32_t row = 0; row < 12; row++) {
+                const float *node = s[rank].at + row * 8;
+                uint32_t m_bits;
+                memcpy(&m_bits, node + 6, 4);
+                bool empty = rank != 0 && !(rank == 8 && row >= 4);
+                assert_int_equal(m_bits, empty ? 0xff800000u : 0u);
+                assert_true(empty ? node[7] == 0.0f : node[7] >= 1.0f);
+                for (int32_t d = 0; empty && d < 6; d++) {
+                    uint32_t bits;
+                    memcpy(&bits, node + d, 4);
+                    assert_int_equal(bits, 0);
+                }
+            }
+            free(s[rank].at);
+        }
+        free(out);
+    }
+    world_free(&w);
+}
+
+/* ---- finish on nodes made by hand ---- */
+
+typedef struct node4 {
+    float o[4], m, l;
+} node4;
+
+/* Merges n nodes (n a power of two) of one head and gives the 4 outputs at row 1 of out. */
+static void finish_nodes(const char *isa, const node4 *nodes, int32_t n, float out[8]) {
+    const kern_table *t;
+    kern_dev *dev;
+    assert_int_equal(kern_cpu_table(isa, &t, NULL), WEFT_OK);
+    kern_limits limits = {.max_rows = 1, .max_in = 4, .max_head_dim = 4, .max_group = 1};
+    assert_int_equal(t->open(1, &limits, &dev, NULL), WEFT_OK);
+    tree_prog tree;
+    tree_cover(n, 0, n, &tree);
+    kern_mem at[16];
+    size_t stride[16];
+    for (int32_t i = 0; i < n; i++) {
+        at[i] = (kern_mem){(uintptr_t)&nodes[i]};
+        stride[i] = sizeof(node4);
+    }
+    kern_attn_finish f = {.n_tok = 1,
+                          .n_head = 1,
+                          .head_dim = 4,
+                          .tree = &tree,
+                          .node = at,
+                          .node_stride = stride,
+                          .row0 = 1,
+                          .out = {.k = 4, .f32 = {(uintptr_t)out}}};
+    for (int32_t i = 0; i < 8; i++)
+        out[i] = 77.0f;
+    t->attn_finish(dev, &f);
+    t->drain(dev);
+    t->close(dev);
+    for (int32_t i = 0; i < 4; i++)
+        assert_true(out[i] == 77.0f); /* row0 is respected */
+}
+
+static void merging_empty_states(void **state) {
+    (void)state;
+    const node4 empty = {{0}, -INFINITY, 0}, some = {{2, -4, 1e-3f, -0.0f}, 3.25f, 2};
+    /* l == 0 decides: whatever else is in an empty state has no weight (I01). */
+    const node4 dirty = {{NAN, INFINITY, NAN, 1}, NAN, 0};
+    const float want[4] = {1, -2, 5e-4f, -0.0f}, zero[4] = {0};
+    for (size_t l = 0; l < 2; l++) {
+        if (!has_level(levels[l]))
+            continue;
+        float out[8];
+        node4 n[8];
+        for (int32_t where = -1; where < 8; where++)
+            for (int32_t with_dirt = 0; with_dirt < 2; with_dirt++) {
+                for (int32_t i = 0; i < 8; i++)
+                    n[i] = i == where ? some : with_dirt ? dirty : empty;
+                finish_nodes(levels[l], n, 8, out);
+                assert_memory_equal(out + 4, where < 0 ? zero : want, 16);
+            }
+        n[0] = n[1] = empty;
+        finish_nodes(levels[l], n, 2, out);
+        assert_memory_equal(out + 4, zero, 16);
+        finish_nodes(levels[l], &some, 1, out);
+        assert_memory_equal(out + 4, want, 16);
+        n[0] = some;
+        n[1] = (node4){{NAN, 1, 1, 1}, NAN, 1}; /* a real NaN is not hidden */
+        finish_nodes(levels[l], n, 2, out);
+        assert_true(isnan(out[4]));
+    }
+}
+
+/* Two products, then the sum, in this order of operands: checked against the rule in doubles that
+ * are rounded by hand. A fused multiply-add, or an order by participants, gives other bits. */
+static void merge_follows_the_rule(void **state) {
+    (void)state;
+    world_rng r = {41};
+    for (int32_t round = 0; round < 300; round++) {
+        node4 n[4];
+        for (int32_t i = 0; i < 4; i++) {
+            n[i].m = 4.0f * rng_float(&r);
+            n[i].l = 1.0f + fabsf(rng_float(&r));
+            for (int32_t d = 0; d < 4; d++)
+                n[i].o[d] = rng_float(&r);
+        }
+        float scalar[8], vector[8];
+        finish_nodes("scalar", n, 4, scalar);
+        if (has_level("avx512vnni")) {
+            finish_nodes("avx512vnni", n, 4, vector);
+            assert_memory_equal(scalar, vector, sizeof scalar);
+        }
+        /* ((0 1) (2 3)) to 1e-6 */
+        double top = -INFINITY, sum = 0, o = 0;
+        for (int32_t i = 0; i < 4; i++)
+            top = n[i].m > top ? n[i].m : top;
+        for (int32_t i = 0; i < 4; i++) {
+            sum += n[i].l * exp(n[i].m - top);
+            o += n[i].o[2] * exp(n[i].m - top);
+        }
+        assert_true(fabs(o / sum - scalar[6]) < 1e-6);
+    }
+    /* equal maxima: factors are exactly 1, so products are exact and the sums are plain */
+    node4 e[2] = {{{1.0f, 0x1p-24f, 3, -1}, 5, 1}, {{0x1p-24f, 1.0f, -3, 1}, 5, 1}};
+    float out[8];
+    finish_nodes("scalar", e, 2, out);
+    const float want[4] = {0.5f, 0.5f, 0.0f, 0.0f};
+    assert_memory_equal(out + 4, want, 16);
+}
+
+/* ---- cache ---- */
+
+static size_t key_byte(const world *w, int32_t head, int32_t key, int32_t d, bool value) {
+    size_t n = (size_t)w->head_dim, elem = kern_kv_elem(w->type), at;
+    if (w->type == KERN_KV_BF16)
+        at = value ? ((size_t)(key / 2) * n + (size_t)d) * 2 + (size_t)(key % 2)
+                   : ((size_t)(d / 2) * 16 + (size_t)key) * 2 + (size_t)(d % 2);
+    else
+        at = value ? (size_t)key * n + (size_t)d : (size_t)d * 16 + (size_t)key;
+    return (((size_t)head * 2 + value) * 16 * n + at) * elem;
+}
+
+/* Every byte of the pool after a store: as the layout says where a slot was given, untouched
+ * elsewhere; negative slots are skipped and only they (T20). */
+static void store_writes_its_slots_only(void **state) {
+    (void)state;
+    world_rng r = {43};
+    for (int32_t round = 0; round < 24; round++) {
+        world w = {.type = (kern_kv_type)(round % 3), .n_kv = rng_int(&r, 1, 3), .group = 1};
+        w.head_dim = head_dims[rng_int(&r, 0, 6)];
+        w.kv_shards = 1;
+        w.n_req = 1;
+        w.len[0] = w.n_new[0] = 1;
+        world_fill(&w, &r);
+        int32_t n = round < 12 ? rng_int(&r, 0, 3) : 60, n_page = 5;
+        size_t row = (size_t)w.n_kv * (size_t)w.head_dim * 2 * kern_kv_elem(w.type);
+        size_t page_bytes = row * 16, pool_bytes = (size_t)n_page * page_bytes;
+        uint8_t *wire = malloc((size_t)n * row + 1), *pool = malloc(pool_bytes);
+        uint8_t *want = malloc(pool_bytes), *packed = malloc(3 * page_bytes);
+        int32_t slots[60];
+        memset(want, 0xff, pool_bytes);
+        for (size_t i = 0; i < (size_t)n * row; i++)
+            wire[i] = (uint8_t)rng_next(&r);
+        for (int32_t i = 0; i < n; i++) {
+            slots[i] = rng_int(&r, 0, 4)   ? (i * 7 + 3) % 80
+                       : rng_int(&r, 0, 1) ? -1
+                                           : -rng_int(&r, 2, 1000);
+            size_t elem = kern_kv_elem(w.type);
+            for (int32_t e = 0; slots[i] >= 0 && e < 2 * w.n_kv * w.head_dim; e++) {
+                bool value = e >= w.n_kv * w.head_dim;
+                int32_t head = e / w.head_dim % w.n_kv;
+                memcpy(want + (size_t)(slots[i] / 16) * page_bytes +
+                           key_byte(&w, head, slots[i] % 16, e % w.head_dim, value),
+                       wire + (size_t)i * row + (size_t)e * elem, elem);
+            }
+        }
+        const kern_table *t;
+        kern_dev *dev;
+        assert_int_equal(kern_cpu_table("scalar", &t, NULL), WEFT_OK);
+        kern_limits limits = {.max_rows = 64, .max_in = 64, .max_head_dim = 128, .max_group = 1};
+        assert_int_equal(t->open(3, &limits, &dev, NULL), WEFT_OK);
+        memset(pool, 0xff, pool_bytes);
+        kern_kv_store s = {.kv = {w.type, w.n_kv, w.head_dim, {(uintptr_t)pool}},
+                           .n = n,
+                           .wire = {(uintptr_t)wire},
+                           .slots = {(uintptr_t)slots}};
+        t->kv_store(dev, &s);
+        int32_t pages[3] = {4, 0, 4};
+        kern_kv_pack p = {
+            .from = s.kv, .n = 3, .pages = {(uintptr_t)pages}, .out = {(uintptr_t)packed}};
+        t->kv_pack(dev, &p);
+        t->drain(dev);
+        assert_memory_equal(pool, want, pool_bytes);
+        for (size_t i = 0; i < 3; i++)
+            assert_memory_equal(packed + i * page_bytes, want + (size_t)pages[i] * page_bytes,
+                                page_bytes);
+        t->close(dev);
+        free(wire);
+        free(pool);
+        free(want);
+        free(packed);
+        world_free(&w);
+    }
+}
+
+/* Pages beyond 2^32 bytes (2^31 elements): address space is reserved, three pages are touched (I10). */
+static void high_pages_are_reached(void **state) {
+    (void)state;
+    enum { D = 256, KV = 8, GROUP = 1 };
+    const size_t page_bytes = (size_t)KV * 2 * 16 * D * 2;
+    const int32_t high = 40000; /* 5.2 GB */
+    const size_t pool_bytes = (size_t)(high + 1) * page_bytes;
+    uint8_t *pool = mmap(NULL, pool_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pool == MAP_FAILED)
+        skip();
+    uint16_t *wire = malloc(KV * D * 2 * sizeof *wire);
+    for (int32_t i = 0; i < KV * D * 2; i++)
+        wire[i] = f32_to_f16((float)(i % 61));
+    float *q = world_floats(KV * D), *out = world_floats(KV * D);
+    for (int32_t i = 0; i < KV * D; i++)
+        q[i] = 0.01f;
+    for (size_t l = 0; l < 2; l++) {
+        const kern_table *t;
+        kern_dev *dev;
+        if (kern_cpu_table(levels[l], &t, NULL) != WEFT_OK)
+            continue;
+        kern_limits limits = {
+            .max_rows = 1, .max_in = KV * D, .max_head_dim = D, .max_group = GROUP};
+        assert_int_equal(t->open(1, &limits, &dev, NULL), WEFT_OK);
+        int32_t slot = high * 16, table[1] = {high};
+        kern_span span = {.q0 = 0, .len = 1, .pos = 0, .table = 0, .n_page = 1};
+        kern_kv kv = {KERN_KV_F16, KV, D, {(uintptr_t)pool}};
+        kern_kv_store s = {
+            .kv = kv, .n = 1, .wire = {(uintptr_t)wire}, .slots = {(uintptr_t)&slot}};
+        t->kv_store(dev, &s);
+        tree_prog tree;
+        tree_cover(1, 0, 1, &tree);
+        float *node = world_floats(KV * (D + 2));
+        kern_attn_fold f = {.kv = kv,
+                            .n_head = KV,
+                            .scale = 0.1f,
+                            .q = {(uintptr_t)q},
+                            .n_span = 1,
+                            .spans = {(uintptr_t)&span},
+                            .tables = {(uintptr_t)table},
+                            .kv_shards = 1,
+                            .tree = &tree,
+                            .state = {(uintptr_t)node}};
+        t->attn_fold(dev, &f);
+        t->drain(dev);
+        for (int32_t i = 0; i < KV * D; i++)
+            assert_true(node[i / D * (D + 2) + i % D] == (float)((KV * D + i) % 61));
+        free(node);
+        t->close(dev);
+    }
+    munmap(pool, pool_bytes);
+    free(wire);
+    free(q);
+    free(out);
+}
+
+/* state_q0: nodes of a buffer that starts at another query row; no spans, spans without tokens and
+ * windows beyond the row are all right. */
+static void spans_at_the_edge(void **state) {
+    (void)state;
+    for (size_t l = 0; l < 2; l++) {
+        const kern_table *t;
+        kern_dev *dev;
+        if (kern_cpu_table(levels[l], &t, NULL) != WEFT_OK)
+            continue;
+        kern_limits limits = {.max_rows = 8, .max_in = 64, .max_head_dim = 4, .max_group = 1};
+        assert_int_equal(t->open(2, &limits, &dev, NULL), WEFT_OK);
+        float pages[2 * 16 * 4], q[10 * 4], node[4 * 6];
+        int32_t table[1] = {0};
+        memset(pages, 0xff, sizeof pages);
+        for (int32_t i = 0; i < 40; i++)
+            q[i] = 1.0f;
+        for (int32_t d = 0; d < 4; d++) { /* key 0 alone is written */
+            pages[d * 16] = 0.5f;
+            pages[16 * 4 + d] = (float)d;
+        }
+        kern_span spans[3] = {
+            {.q0 = 7, .len = 1, .pos = 0, .n_page = 1},
+            {.q0 = 8, .len = 0, .pos = 3, .n_page = 1},
+            {.q0 = 9, .len = 1, .pos = 4, .first_key = 5, .n_page = 1}, /* sees nothing */
+        };
+        tree_prog tree;
+        tree_cover(16, 0, 16, &tree);
+        kern_attn_fold f = {.kv = {KERN_KV_F32, 1, 4, {(uintptr_t)pages}},
+                            .n_head = 1,
+                            .scale = 1.0f,
+                            .q = {(uintptr_t)q},
+                            .n_span = 0,
+                            .spans = {(uintptr_t)spans},
+                            .tables = {(uintptr_t)table},
+                            .kv_shards = 16,
+                            .tree = &tree,
+                            .state_q0 = 6,
+                            .state = {(uintptr_t)node}};
+        memset(node, 0x11, sizeof node);
+        t->attn_fold(dev, &f);
+        float untouched;
+        memset(&untouched, 0x11, 4);
+        for (int32_t i = 0; i < 24; i++)
+            assert_true(node[i] == untouched);
+        f.n_span = 3;
+        t->attn_fold(dev, &f);
+        t->drain(dev);
+        const float seen[6] = {0, 1, 2, 3, 2.0f, 1}, empty[6] = {0, 0, 0, 0, -INFINITY, 0};
+        for (int32_t i = 0; i < 6; i++) {
+            assert_true(node[i] == untouched && node[12 + i] == untouched);
+            assert_true(node[6 + i] == seen[i]);
+            assert_true(node[18 + i] == empty[i]);
+        }
+        t->close(dev);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_cut_gives_the_same_bits),
+        cmocka_unit_test(every_dcp_gives_the_same_bits),
+        cmocka_unit_test(rows_do_not_see_each_other),
+        cmocka_unit_test(unseen_keys_are_never_used),
+        cmocka_unit_test(nan_scores_stay_in_their_row),
+        cmocka_unit_test(extreme_scores),
+        cmocka_unit_test(own_tokens_count_once),
+        cmocka_unit_test(empty_states_are_the_identity),
+        cmocka_unit_test(merging_empty_states),
+        cmocka_unit_test(merge_follows_the_rule),
+        cmocka_unit_test(store_writes_its_slots_only),
+        cmocka_unit_test(high_pages_are_reached),
+        cmocka_unit_test(spans_at_the_edge),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

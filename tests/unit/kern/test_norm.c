@@ -1,0 +1,401 @@
+/* Row operations and the exact math of every instruction-set level: bit for bit against references
+ * written here, and against double precision. */
+#include <math.h>
+
+#include "kern_case.h"
+#include "tensor/tree.h"
+
+/* The vector header is compiled here for its own instruction set; it runs only where that exists. */
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")
+#include "kern/cpu/exact_avx512.h"
+
+static void exp_neg16(const float *x, float *y) {
+    _mm512_storeu_ps(y, exact_exp_neg16(_mm512_loadu_ps(x)));
+}
+
+static void silu16(const float *x, float *y) {
+    _mm512_storeu_ps(y, exact_silu16(_mm512_loadu_ps(x)));
+}
+#pragma GCC pop_options
+
+static const cpu_linear_isa *functions_of(int32_t isa) {
+    return isa == 0 ? &cpu_linear_scalar : &cpu_linear_avx512vnni;
+}
+
+/* ---- quantisation of activations ---- */
+
+/* One block on every level against the given record; the buffers have a zone behind them. */
+static void check_block(const float *x, const int8_t *q, float dx, float xs, int32_t sum) {
+    for (int32_t isa = 0; isa < isa_count(); isa++) {
+        act_buf got = act_take(1, 32, false, true);
+        cpu_act_write_row(functions_of(isa), &got.act, 0, x);
+        record rec = record_at(&got.act, 0);
+        assert_memory_equal(rec.q, q, 32);
+        assert_int_equal(rec.sum[0], sum);
+        assert_int_equal(bits_of(rec.dx[0]), bits_of(dx));
+        assert_int_equal(bits_of(rec.xs[0]), bits_of(xs));
+        act_free(got);
+    }
+}
+
+static void check_ordinary_block(const float *x) {
+    int8_t q[32];
+    float dx, xs;
+    int32_t sum;
+    reference_block(x, q, &dx, &xs, &sum);
+    check_block(x, q, dx, xs, sum);
+}
+
+static void quantise_random(void **state) {
+    (void)state;
+    float x[32];
+    for (int32_t round = 0; round < 3000; round++) {
+        float scale = ldexpf(1.0f, rng_below(180) - 90);
+        for (int32_t i = 0; i < 32; i++)
+            x[i] = rng_below(8) ? rng_float() * scale : (rng_below(2) ? 0.0f : -0.0f);
+        check_ordinary_block(x);
+    }
+}
+
+/* amax 127 makes the step 1, so halves are ties: to the even neighbour, on both sides of 0. */
+static void quantise_ties(void **state) {
+    (void)state;
+    float x[32] = {127.0f};
+    int8_t q[32] = {127};
+    int32_t sum = 127;
+    for (int32_t i = 1; i < 32; i++) {
+        x[i] = (float)(i - 16) + 0.5f;
+        int32_t floor_of = i - 16;
+        q[i] = (int8_t)(floor_of % 2 ? floor_of + 1 : floor_of);
+        sum += q[i];
+    }
+    check_block(x, q, 1.0f, (float)sum, sum);
+}
+
+static void quantise_edges(void **state) {
+    (void)state;
+    static const float amax[] = {1.0f, -1.0f, 0x1p-120f, 3.4028235e38f, -3.4028235e38f, 3.9e-37f};
+    float x[32];
+    for (int32_t i = 0; i < 6; i++) {
+        for (int32_t j = 0; j < 32; j++)
+            x[j] = j % 3 ? amax[i] : -amax[i];
+        check_ordinary_block(x);
+    }
+    static const int8_t zeros[32] = {0};
+    /* all zero, and so small that 127 / amax would overflow */
+    static const float tiny[] = {0.0f, -0.0f, 0x1p-149f, -0x1p-126f, 3.7e-37f};
+    for (int32_t i = 0; i < 5; i++) {
+        for (int32_t j = 0; j < 32; j++)
+            x[j] = j % 2 ? tiny[i] : -0.0f;
+        check_block(x, zeros, 0.0f, 0.0f, 0);
+    }
+}
+
+/* One value that is not finite, at any place: codes 0, the one NaN as scale. */
+static void quantise_non_finite(void **state) {
+    (void)state;
+    static const uint32_t bad[] = {0x7F800000u, 0xFF800000u, 0x7FC00000u, 0xFFC12345u, 0x7F800001u};
+    static const int8_t zeros[32] = {0};
+    float nan = float_of(0xFFC00000u), x[32];
+    for (int32_t i = 0; i < 5; i++)
+        for (int32_t at = 0; at < 32; at++) {
+            for (int32_t j = 0; j < 32; j++)
+                x[j] = rng_float();
+            x[at] = float_of(bad[i]);
+            check_block(x, zeros, nan, nan, 0);
+        }
+}
+
+/* ---- reduce_norm ---- */
+
+typedef struct norm_case {
+    int32_t n_row, hidden, n_leaf, n_thread;
+    bool f32, q8;
+} norm_case;
+
+static void tree_of(const norm_case *c, const buf *nodes, tree_prog *tree, size_t *node_off) {
+    tree_cover(c->n_leaf, 0, c->n_leaf, tree);
+    for (int32_t i = 0; i < c->n_leaf; i++) /* nodes lie backwards and with gaps */
+        node_off[i] =
+            nodes->bytes / (size_t)c->n_leaf * (size_t)(c->n_leaf - 1 - i) + (i % 2 ? 64 : 0);
+}
+
+/* What a row becomes, one element at a time. */
+static void reference_norm(const norm_case *c, const tree_prog *tree, buf nodes,
+                           const size_t *node_off, int32_t r, float *x, const float *weight,
+                           float *out) {
+    float lane[16] = {0};
+    for (int32_t j = 0; j < c->hidden; j++) {
+        float stack[TREE_MAX_LEAF];
+        int32_t depth = 0;
+        for (int32_t i = 0; c->n_leaf && i < tree->n_op; i++) {
+            int32_t op = tree->op[i];
+            if (op >= 0) {
+                const float *node = (const float *)((uint8_t *)buf_at(nodes) + node_off[op]);
+                stack[depth++] = node[r * c->hidden + j];
+            } else if (op == TREE_ADD) {
+                depth--;
+                stack[depth - 1] = stack[depth - 1] + stack[depth];
+            } else {
+                x[j] = x[j] + stack[--depth];
+            }
+        }
+        lane[j % 16] = fmaf(x[j], x[j], lane[j % 16]);
+    }
+    float ss = 0, half[16];
+    memcpy(half, lane, sizeof half);
+    for (int32_t step = 8; step; step /= 2)
+        for (int32_t i = 0; i < step; i++)
+            half[i] = half[i] + half[i + step];
+    ss = half[0];
+    float factor = 1.0f / sqrtf(ss / (float)c->hidden + 1e-5f);
+    double exact = 0;
+    for (int32_t j = 0; j < c->hidden; j++)
+        exact += (double)x[j] * (double)x[j];
+    exact = 1 / sqrt(exact / c->hidden + (double)1e-5f);
+    for (int32_t j = 0; j < c->hidden; j++) {
+        out[j] = (x[j] * factor) * weight[j];
+        double want = (double)x[j] * exact * (double)weight[j];
+        assert_true(fabs((double)out[j] - want) <= 1e-6 * fabs(want) + 1e-30);
+    }
+}
+
+static void check_norm(const norm_case *c) {
+    int32_t n = c->n_row * c->hidden;
+    act_buf start = random_act(c->n_row, c->hidden), weight = random_act(1, c->hidden);
+    buf nodes = buf_take((size_t)(c->n_leaf ? c->n_leaf : 1) * ((size_t)n * 4 + 128));
+    for (size_t i = 0; i < nodes.bytes / 4; i++)
+        buf_floats(nodes)[i] = rng_float();
+    tree_prog tree;
+    size_t node_off[TREE_MAX_LEAF];
+    if (c->n_leaf)
+        tree_of(c, &nodes, &tree, node_off);
+    buf want_x = buf_take((size_t)n * 4);
+    memcpy(buf_at(want_x), buf_at(start.f32), want_x.bytes);
+    act_buf want = act_take(c->n_row, c->hidden, true, c->q8);
+    for (int32_t r = 0; r < c->n_row; r++)
+        reference_norm(c, &tree, nodes, node_off, r, buf_floats(want_x) + r * c->hidden,
+                       buf_floats(weight.f32), buf_floats(want.f32) + r * c->hidden);
+    if (c->q8)
+        act_quantise(&want.act, c->n_row);
+    for (int32_t isa = 0; isa < isa_count(); isa++) {
+        const kern_table *t = table_of(isa);
+        kern_dev *dev = dev_open(t, c->n_thread);
+        buf x = buf_take((size_t)n * 4);
+        memcpy(buf_at(x), buf_at(start.f32), x.bytes);
+        act_buf out = act_take(c->n_row, c->hidden, c->f32, c->q8);
+        kern_reduce_norm p = {c->n_row,       c->hidden, c->n_leaf ? &tree : NULL,
+                              nodes.mem,      node_off,  x.mem,
+                              weight.f32.mem, 1e-5f,     out.act};
+        t->reduce_norm(dev, &p);
+        assert_same_floats(buf_floats(x), buf_floats(want_x), (size_t)n, "residual");
+        if (c->f32)
+            assert_same_floats(buf_floats(out.f32), buf_floats(want.f32), (size_t)n, "norm");
+        if (c->q8)
+            assert_memory_equal(buf_at(out.q8), buf_at(want.q8), out.q8.bytes);
+        act_free(out);
+        buf_free(x);
+        t->close(dev);
+    }
+    act_free(start);
+    act_free(weight);
+    act_free(want);
+    buf_free(nodes);
+    buf_free(want_x);
+}
+
+static void reduce_norm(void **state) {
+    (void)state;
+    static const int32_t widths[] = {1, 8, 15, 37, 511, 513, 1040, 1543};
+    for (int32_t i = 0; i < 8; i++)
+        for (int32_t n_leaf = 0; n_leaf <= 12; n_leaf += 3)
+            check_norm(
+                &(norm_case){1 + (i + n_leaf) % 5, widths[i], n_leaf, 1 + i % 3, true, false});
+    static const int32_t blocks[] = {1, 3, 18, 24, 33};
+    for (int32_t i = 0; i < 5; i++)
+        for (int32_t n_leaf = 0; n_leaf <= 7; n_leaf++)
+            check_norm(&(norm_case){1 + (i + n_leaf) % 4, 32 * blocks[i], n_leaf, 1 + i % 3,
+                                    n_leaf % 2 == 0, true});
+    check_norm(&(norm_case){2, 600, 64, 2, true, false});
+}
+
+/* ---- embed, pick ---- */
+
+static void embed(void **state) {
+    (void)state;
+    static const dtype types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16,
+                                  DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0};
+    enum { VOCAB = 11, HIDDEN = 96, N_ROW = 5 };
+    static const int32_t ids[N_ROW] = {10, 0, 3, 3, 7};
+    for (int32_t i = 0; i < 6; i++)
+        for (int32_t isa = 0; isa < isa_count(); isa++) {
+            const kern_table *t = table_of(isa);
+            kern_dev *dev = dev_open(t, 2);
+            buf plain = random_plain(types[i], VOCAB, HIDDEN), x = buf_take(N_ROW * HIDDEN * 4);
+            t->embed(dev,
+                     &(kern_embed){
+                         buf_at(plain), types[i], N_ROW, HIDDEN, VOCAB, {(uintptr_t)ids}, x.mem});
+            float want[HIDDEN];
+            for (int32_t r = 0; r < N_ROW; r++) {
+                size_t row_bytes = dtype_bytes(dtype_find(types[i]), HIDDEN);
+                dtype_to_f32(types[i], (uint8_t *)buf_at(plain) + (size_t)ids[r] * row_bytes,
+                             HIDDEN, want);
+                assert_same_floats(buf_floats(x) + r * HIDDEN, want, HIDDEN, "embed");
+            }
+            buf_free(plain);
+            buf_free(x);
+            t->close(dev);
+        }
+}
+
+static void pick(void **state) {
+    (void)state;
+    static const int32_t idx[] = {6, 0, 6, 2};
+    const kern_table *t = table_of(isa_count() - 1);
+    kern_dev *dev = dev_open(t, 3);
+    act_buf from = random_act(7, 96);
+    for (int32_t forms = 1; forms <= 3; forms++)
+        for (int32_t n = 1; n <= 4; n++) {
+            act_buf to = act_take(4, 96, forms & 1, forms & 2);
+            t->pick(dev, &(kern_pick){from.act, to.act, n, {(uintptr_t)idx}});
+            size_t q8 = kern_act_q8_bytes(96);
+            for (int32_t i = 0; i < n; i++) {
+                if (forms & 1)
+                    assert_memory_equal(buf_floats(to.f32) + 96 * i,
+                                        buf_floats(from.f32) + 96 * idx[i], 96 * 4);
+                if (forms & 2)
+                    assert_memory_equal((uint8_t *)buf_at(to.q8) + q8 * (size_t)i,
+                                        (uint8_t *)buf_at(from.q8) + q8 * (size_t)idx[i], q8);
+            }
+            if (n < 4 && forms & 1) /* rows past n stay */
+                assert_int_equal(((uint8_t *)buf_at(to.f32))[n * 96 * 4], BUF_FILL);
+            act_free(to);
+        }
+    act_free(from);
+    t->close(dev);
+}
+
+/* ---- exp, sigmoid, silu ---- */
+
+static void exp_accuracy(void **state) {
+    (void)state;
+    double worst = 0, at = 0;
+    for (double x = 0; x >= -87.33; x -= 0.0011) {
+        float f = (float)x;
+        double want = exp((double)f);
+        int e;
+        frexp(want, &e);
+        double ulp = ldexp(1.0, e - 24);
+        double error = fabs((double)exact_exp_neg(f) - want) / ulp;
+        if (error > worst) {
+            worst = error;
+            at = (double)f;
+        }
+    }
+    printf("exact_exp_neg: at most %.3f ulp from exp, at %g\n", worst, at);
+    assert_true(worst < 3.0);
+}
+
+static void exp_edges(void **state) {
+    (void)state;
+    assert_int_equal(bits_of(exact_exp_neg(0.0f)), bits_of(1.0f));
+    assert_int_equal(bits_of(exact_exp_neg(-0.0f)), bits_of(1.0f));
+    assert_int_equal(bits_of(exact_exp_neg(-INFINITY)), 0);
+    float edge = -87.33f;
+    assert_true(exact_exp_neg(edge) >= 0x1p-126f);
+    assert_int_equal(bits_of(exact_exp_neg(nextafterf(edge, -100.0f))), 0);
+    assert_true(isnan(exact_exp_neg(NAN)));
+    assert_int_equal(bits_of(exact_sigmoid(0.0f)), bits_of(0.5f));
+    assert_int_equal(bits_of(exact_sigmoid(INFINITY)), bits_of(1.0f));
+    assert_int_equal(bits_of(exact_sigmoid(-INFINITY)), 0);
+    assert_int_equal(bits_of(exact_silu(-0.0f)), bits_of(-0.0f));
+}
+
+static void check_math16(const float *x) {
+    float y[16];
+    exp_neg16(x, y);
+    for (int32_t i = 0; i < 16; i++) {
+        float want = exact_exp_neg(x[i]);
+        if (bits_of(y[i]) != bits_of(want))
+            fail_msg("exp(%a): %a, expected %a", (double)x[i], (double)y[i], (double)want);
+    }
+    silu16(x, y);
+    for (int32_t i = 0; i < 16; i++) {
+        float want = exact_silu(x[i]);
+        if (bits_of(y[i]) != bits_of(want) && !(isnan(y[i]) && isnan(want)))
+            fail_msg("silu(%a): %a, expected %a", (double)x[i], (double)y[i], (double)want);
+    }
+}
+
+static void vector_math(void **state) {
+    (void)state;
+    if (isa_count() < 2)
+        skip();
+    static const uint32_t special[] = {0,           0x80000000u, 0x7F800000u, 0xFF800000u,
+                                       0x7FC00000u, 0xFFC00000u, 0x7FC12345u, 1,
+                                       0x80000001u, 0x807FFFFFu, 0x3F800000u, 0xBF800000u,
+                                       0xFF7FFFFFu, 0x7F7FFFFFu, 0xC2B00000u, 0x42B00000u};
+    float x[16];
+    for (int32_t i = 0; i < 16; i++)
+        x[i] = float_of(special[i]);
+    check_math16(x);
+    uint32_t edge = bits_of(-87.33f);
+    for (uint32_t u = edge - 4096; u < edge + 4096; u += 16) {
+        for (uint32_t i = 0; i < 16; i++)
+            x[i] = float_of(u + i);
+        check_math16(x);
+    }
+    for (int32_t round = 0; round < 30000; round++) { /* in range, and any bit pattern */
+        for (int32_t i = 0; i < 16; i++)
+            x[i] = round % 3 ? rng_float() * 90.0f : float_of(rng_next());
+        for (int32_t i = 0; i < 16; i++) /* signalling NaNs become quiet on the way */
+            if (isnan(x[i]))
+                x[i] = NAN;
+        check_math16(x);
+    }
+}
+
+/* Tails of every length, gate or up not finite: the one NaN, or the right infinity. */
+static void silu_mul(void **state) {
+    (void)state;
+    static const uint32_t special[] = {0x7F800000u, 0xFF800000u, 0x7FC00000u, 0xFFC00001u,
+                                       0,           0x80000000u, 0x7F7FFFFFu, 0xC2C80000u};
+    for (int32_t n = 1; n <= 70; n++) {
+        buf g = buf_take((size_t)n * 4), u = buf_take((size_t)n * 4),
+            want = buf_take((size_t)n * 4);
+        for (int32_t i = 0; i < n; i++) {
+            buf_floats(g)[i] = rng_below(3) ? rng_float() * 20.0f : float_of(special[rng_below(8)]);
+            buf_floats(u)[i] = rng_below(3) ? rng_float() : float_of(special[rng_below(8)]);
+            float y = exact_silu(buf_floats(g)[i]) * buf_floats(u)[i];
+            buf_floats(want)[i] = isnan(y) ? float_of(0xFFC00000u) : y;
+        }
+        for (int32_t isa = 0; isa < isa_count(); isa++) {
+            buf got = buf_take((size_t)n * 4);
+            memcpy(buf_at(got), buf_at(g), got.bytes);
+            functions_of(isa)->silu_mul(buf_floats(got), buf_floats(u), n);
+            assert_same_floats(buf_floats(got), buf_floats(want), (size_t)n, "silu_mul");
+            buf_free(got);
+        }
+        buf_free(g);
+        buf_free(u);
+        buf_free(want);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(quantise_random),
+        cmocka_unit_test(quantise_ties),
+        cmocka_unit_test(quantise_edges),
+        cmocka_unit_test(quantise_non_finite),
+        cmocka_unit_test(reduce_norm),
+        cmocka_unit_test(embed),
+        cmocka_unit_test(pick),
+        cmocka_unit_test(exp_accuracy),
+        cmocka_unit_test(exp_edges),
+        cmocka_unit_test(vector_math),
+        cmocka_unit_test(silu_mul),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
