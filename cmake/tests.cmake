@@ -1,5 +1,12 @@
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 
+# Tests that go through many cases take a part of them under a sanitizer.
+if(WEFT_SANITIZE)
+  set(WEFT_TEST_SCALE small)
+else()
+  set(WEFT_TEST_SCALE full)
+endif()
+
 # Labels pick what a preset runs (CMakePresets.json): unit, cp, golden, cli say what kind of test it is; unit tests
 # carry their module too (comm, engine, ...). A test whose name ends in _long is labelled long, and only long.
 # Exit code 77 = skipped, and ctest says so; it never counts as passed.
@@ -12,6 +19,9 @@ function(weft_test_properties name kind)
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 300 LABELS "${labels}")
   if(name MATCHES "_long$")
     set_tests_properties(${name} PROPERTIES TIMEOUT 3600)
+  endif()
+  if(WEFT_SANITIZE) # tests that go through many cases take a part of them
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT WEFT_TEST_SCALE=small)
   endif()
 endfunction()
 
@@ -42,6 +52,12 @@ foreach(folder ${folders})
 endforeach()
 weft_test_folder(kern kern kern unit kern)
 weft_test_folder(cp cp engine cp)
+# Whole engines over many topologies take longer.
+file(GLOB engine_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cp/test_*.c)
+foreach(file ${engine_tests})
+  get_filename_component(name ${file} NAME_WE)
+  set_tests_properties(cp.${name} PROPERTIES TIMEOUT 600)
+endforeach()
 weft_test_folder(golden golden engine golden)
 
 # The include direction is checked by make lint; here its checker is checked.
@@ -53,7 +69,7 @@ function(weft_cli_test name file)
   add_test(NAME cli.${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/cli/${file})
   weft_test_properties(cli.${name} cli)
   set_tests_properties(cli.${name} PROPERTIES ENVIRONMENT
-    "WEFT=$<TARGET_FILE:weft_cli>;WEFT_BUILD=${CMAKE_BINARY_DIR};WEFT_SOURCE=${CMAKE_SOURCE_DIR};WEFT_GOLDEN=${WEFT_GOLDEN};WEFT_DEMO_MODEL=${WEFT_DEMO_MODEL};WEFT_SANITIZE=${WEFT_SANITIZE};CC=${CMAKE_C_COMPILER}")
+    "WEFT=$<TARGET_FILE:weft_cli>;WEFT_BUILD=${CMAKE_BINARY_DIR};WEFT_SOURCE=${CMAKE_SOURCE_DIR};WEFT_GOLDEN=${WEFT_GOLDEN};WEFT_DEMO_MODEL=${WEFT_DEMO_MODEL};WEFT_SANITIZE=${WEFT_SANITIZE};WEFT_TEST_SCALE=${WEFT_TEST_SCALE};CC=${CMAKE_C_COMPILER}")
 endfunction()
 
 if(TARGET weft_cli)

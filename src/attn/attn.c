@@ -64,7 +64,8 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
                     toks * heads * (size_t)n_other * state_bytes(a), &a->state_recv);
     kern_memory_add(plan, "states of pass-KV rows", dcp > 1 ? toks * heads * state_bytes(a) : 0,
                     &a->state_kv);
-    kern_memory_add(plan, "pages to send", pages * attn_page_bytes(a), &a->page_send);
+    kern_memory_add(plan, "pages to send", (size_t)batch_round_send_cap(b) * attn_page_bytes(a),
+                    &a->page_send);
     kern_memory_add(plan, "pages received", pages * attn_page_bytes(a), &a->page_recv);
 }
 

@@ -41,7 +41,9 @@ typedef struct attn_rank {
     kern_mem state;      /* [query_cap][n_head][n_emit own] states of the gathered tokens */
     kern_mem state_recv; /* per other member [tok_cap][n_head][its n_emit] */
     kern_mem state_kv;   /* [tok_cap][n_head] root states of own pass-KV tokens */
-    kern_mem page_send, page_recv; /* [round_pages] pages of one layer */
+    kern_mem
+        page_send; /* [batch_round_send_cap] pages of one layer, destination after destination */
+    kern_mem page_recv; /* [round_pages] pages of one layer */
 } attn_rank;
 
 /* Fills the facts and adds the buffers to the plan. dev, comm may be NULL while planning without running. */

@@ -63,6 +63,10 @@ static weft_status set_caps(batch_builder *b, weft_error *err) {
                          b->caps.max_reqs, pcp);
     }
     b->row_cap = (int32_t)rows;
+    for (int32_t r = 0; r < b->topo->sizes.dcp; r++) {
+        int32_t owned = topo_pages_owned(b->topo, r, b->caps.round_pages);
+        b->send_cap = owned > b->send_cap ? owned : b->send_cap;
+    }
     int64_t block = max_block(b);
     int64_t query = max_query(b);
     if (block > INT32_MAX || query > INT32_MAX) {
@@ -143,6 +147,10 @@ int32_t batch_query_cap(const batch_builder *b) {
 
 int32_t batch_recv_cap(const batch_builder *b) {
     return b->caps.max_step_tokens; /* all of them may stand in this rank's pages */
+}
+
+int32_t batch_round_send_cap(const batch_builder *b) {
+    return b->topo->sizes.dcp > 1 ? b->topo->sizes.dcp * b->send_cap : 0;
 }
 
 /* ---- build ---- */

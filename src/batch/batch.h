@@ -106,6 +106,8 @@ int32_t batch_block_cap(const batch_builder *b);
 int32_t batch_tok_cap(const batch_builder *b);
 int32_t batch_query_cap(const batch_builder *b);
 int32_t batch_recv_cap(const batch_builder *b); /* wire rows received at most */
+/* Pages that a rank sends in one pass-KV round at most, all destinations together. */
+int32_t batch_round_send_cap(const batch_builder *b);
 
 /* Builds this rank's view. *out and what it points to stay valid until the next build. Never fails:
  * the plan respects the caps. */

@@ -19,7 +19,8 @@ struct batch_builder {
     const topo *topo; /* borrowed until close */
     batch_caps caps;
     int32_t tok_cap, row_cap, query_cap, block_cap;
-    int32_t *owner; /* [kv_shards] DCP rank that owns the pages i with i mod V = index */
+    int32_t send_cap; /* pages that an owner sends to one destination in a round at most */
+    int32_t *owner;   /* [kv_shards] DCP rank that owns the pages i with i mod V = index */
 
     /* Of the batch in work: every PCP rank's rows, because exchanges are derived from all. */
     batch_share *share;                                     /* [max_reqs] */

@@ -27,9 +27,32 @@ static bool passes_kv(const batch_builder *b, const batch_request *r) {
     return x == WEFT_EXCHANGE_KV;
 }
 
+/* What the open round of pass-KV requests can still take: pages that one rank receives, and pages
+ * that each owner sends to one destination. Short requests all begin at the same owner, so its end
+ * can be full long before a receiver's. */
+typedef struct round_room {
+    int32_t recv, send[TOPO_MAX_WORLD];
+} round_room;
+
+static void round_open(batch_builder *b, round_room *room) {
+    b->n_round++;
+    room->recv = b->caps.round_pages;
+    for (int32_t r = 0; r < b->topo->sizes.dcp; r++) {
+        room->send[r] = b->send_cap;
+    }
+}
+
+static bool round_takes(const batch_builder *b, const round_room *room, int32_t n_page) {
+    bool fits = n_page <= room->recv;
+    for (int32_t r = 0; r < b->topo->sizes.dcp && fits; r++) {
+        fits = topo_pages_owned(b->topo, r, n_page) <= room->send[r];
+    }
+    return fits;
+}
+
 /* Exchange of each request; pass-KV requests are packed into rounds in batch order, greedily. */
 static void share_exchange(batch_builder *b, const batch_global *g) {
-    int32_t room = 0; /* pages that the open round can still take */
+    round_room room = {0};
     b->n_round = 0;
     for (int32_t i = 0; i < g->n_req; i++) {
         batch_share *s = &b->share[i];
@@ -41,12 +64,14 @@ static void share_exchange(batch_builder *b, const batch_global *g) {
         if (!passes_kv(b, &g->req[i])) {
             continue;
         }
-        if (b->n_round == 0 || s->n_page > room) {
-            b->n_round++;
-            room = b->caps.round_pages;
+        if (b->n_round == 0 || !round_takes(b, &room, s->n_page)) {
+            round_open(b, &room);
         }
         s->round = b->n_round - 1;
-        room -= s->n_page;
+        room.recv -= s->n_page;
+        for (int32_t r = 0; r < b->topo->sizes.dcp; r++) {
+            room.send[r] -= topo_pages_owned(b->topo, r, s->n_page);
+        }
     }
 }
 

@@ -18,10 +18,12 @@ typedef struct values {
 } values;
 
 static const option check_options[] = {
+    {"-m --model", OPTION_STRING, offsetof(values, model.path), "MODEL", "the model, a .gguf file",
+     0, 0, NULL, NULL, false},
     {"--suite", OPTION_STRING, offsetof(values, suite), "NAME",
      "cp (6 prompts), mixed (2 decode while 6 arrive) or random (lengths, arrivals, budgets, "
      "pools)",
-     0, 0, NULL, "cp", false},
+     0, 0, NULL, NULL, false},
     {"--topologies", OPTION_STRING, offsetof(values, topologies), "LIST",
      "tp1pcp1dcp1,tp1pcp2dcp2:kv,...; the first is the reference, :q and :kv force the exchange", 0,
      0, NULL, "every legal one", false},
@@ -43,7 +45,6 @@ static const option check_options[] = {
 };
 
 static const option_section sections[] = {
-    {"Model", cli_model_options, offsetof(values, model)},
     {"Check", check_options, 0},
     {"Engine", cli_engine_options, offsetof(values, engine)},
     {0},
@@ -54,6 +55,7 @@ static void defaults(void *v_) {
     weft_engine_params_default(&v->engine);
     v->engine.max_num_seqs = 8;
     v->engine.max_num_batched_tokens = 512;
+    v->suite = "cp";
     v->max_ranks = 8;
     v->seed = 1;
 }
@@ -67,9 +69,9 @@ enum { MAX_ENTRY = 256 };
 static const char *const exchange_name[] = {"auto", "q", "kv"};
 
 /* "tp1pcp2dcp2" or "tp1pcp2dcp2:kv" */
-static bool entry_parse(const char *word, entry *out) {
+static bool entry_parse(const char *word, weft_exchange exchange, entry *out) {
     int end = 0;
-    entry e = {.exchange = WEFT_EXCHANGE_AUTO};
+    entry e = {.exchange = exchange};
     if (sscanf(word, "tp%dpcp%ddcp%d%n", &e.sizes.tp, &e.sizes.pcp, &e.sizes.dcp, &end) != 3)
         return false;
     if (word[end] == ':') {
@@ -85,7 +87,8 @@ static bool entry_parse(const char *word, entry *out) {
     return word[end] == '\0';
 }
 
-static weft_status list_parse(const char *text, entry *out, int32_t *n, weft_error *err) {
+static weft_status list_parse(const char *text, weft_exchange exchange, entry *out, int32_t *n,
+                              weft_error *err) {
     char *copy = strdup(text), *save = NULL;
     weft_status s =
         copy ? WEFT_OK : error_set(err, WEFT_ERR_MEMORY, "no memory for the list of topologies");
@@ -94,7 +97,7 @@ static weft_status list_parse(const char *text, entry *out, int32_t *n, weft_err
          w = strtok_r(NULL, ", ", &save)) {
         if (*n == MAX_ENTRY)
             s = error_set(err, WEFT_ERR_USAGE, "--topologies: more than %d", MAX_ENTRY);
-        else if (!entry_parse(w, &out[(*n)++]))
+        else if (!entry_parse(w, exchange, &out[(*n)++]))
             s = error_set(err, WEFT_ERR_USAGE,
                           "--topologies: %.60s is not of the form tp1pcp2dcp2 or tp1pcp2dcp2:kv",
                           w);
@@ -207,7 +210,7 @@ static weft_status entry_run(check *c, int32_t i, weft_error *err) {
     if (s != WEFT_OK)
         return s;
     suite_result r = {0};
-    s = suite_run(&c->suite, c->model, &p, &r, err);
+    s = suite_run(&c->suite, c->model, &p, &cli_interrupted, &r, err);
     if (s != WEFT_OK) {
         suite_result_free(&r);
         return s;
@@ -234,10 +237,9 @@ static weft_status run_all(check *c, weft_error *err) {
         cli_progress_set(&bar, i);
         s = entry_run(c, i, err);
         cli_progress_end(&bar);
-        if (s == WEFT_OK && cli_interrupted)
-            s = error_set(err, WEFT_ERR_INTERRUPTED, "interrupted after %d of %d topologies", i + 1,
-                          c->n_entry);
-        if (s != WEFT_OK && s != WEFT_ERR_INTERRUPTED) {
+        if (s == WEFT_ERR_INTERRUPTED) {
+            error_set(err, s, "interrupted after %d of %d topologies", i, c->n_entry);
+        } else if (s != WEFT_OK) {
             weft_error why = *err;
             error_set(err, s, "tp%d pcp%d dcp%d: %s", c->entry[i].sizes.tp, c->entry[i].sizes.pcp,
                       c->entry[i].sizes.dcp, why.text);
@@ -257,7 +259,7 @@ static weft_status prepare(check *c, weft_error *err) {
         return s;
     snprintf(c->identity, sizeof c->identity, "%s", setup.identity);
     if (c->v->topologies)
-        s = list_parse(c->v->topologies, c->entry, &c->n_entry, err);
+        s = list_parse(c->v->topologies, c->v->engine.exchange, c->entry, &c->n_entry, err);
     else
         c->n_entry = list_default(c->v, &setup.model, c->entry);
     for (int32_t i = 0; i < c->n_entry && s == WEFT_OK; i++)
@@ -265,24 +267,25 @@ static weft_status prepare(check *c, weft_error *err) {
     if (s == WEFT_OK && c->n_entry == 1 && c->n_entry < MAX_ENTRY)
         c->entry[c->n_entry++] = c->entry[0]; /* one topology: against a second run of itself */
     if (s == WEFT_OK)
-        s = suite_make(c->v->suite ? c->v->suite : "cp", c->model, c->v->max_tokens, c->v->seed,
-                       &c->suite, err);
+        s = suite_make(c->v->suite, c->model, c->v->max_tokens, c->v->seed, &c->suite, err);
     return s;
 }
 
 static int finish(check *c) {
+    char digest[24];
+    snprintf(digest, sizeof digest, "%016llx", (unsigned long long)suite_digest(&c->reference));
     if (c->v->json) {
         const topo_sizes *r = &c->entry[0].sizes;
         char reference[48];
         snprintf(reference, sizeof reference, "tp%dpcp%ddcp%d", r->tp, r->pcp, r->dcp);
         int rc =
-            cli_json_print(json_pack("{s:s, s:s, s:s, s:O, s:i}", "identity", c->identity, "suite",
-                                     c->v->suite ? c->v->suite : "cp", "reference", reference,
+            cli_json_print(json_pack("{s:s, s:s, s:s, s:s, s:O, s:i}", "identity", c->identity,
+                                     "suite", c->v->suite, "reference", reference, "digest", digest,
                                      "topologies", c->rows, "different", c->n_different));
         return rc ? rc : c->n_different > 0;
     }
-    printf("%s: %d of %d topologies compared with the first, %d requests differ\n", c->identity,
-           c->n_entry - 1, c->n_entry - 1, c->n_different);
+    printf("%s, suite %s, digest %s\n%d topologies compared with the first, %d requests differ\n",
+           c->identity, c->v->suite, digest, c->n_entry - 1, c->n_different);
     return c->n_different > 0;
 }
 

@@ -124,7 +124,7 @@ weft_status suite_make(const char *name, const weft_model *model, int32_t max_to
          rnd = strcmp(name, "random") == 0;
     if (!cp && !mixed && !rnd)
         return error_set(err, WEFT_ERR_USAGE, "--suite %.40s: expected cp, mixed or random", name);
-    int32_t tokens = max_tokens ? max_tokens : cp ? 32 : mixed ? 128 : 24;
+    int32_t tokens = max_tokens ? max_tokens : cp ? 32 : mixed ? 128 : 64;
     weft_model_info info;
     weft_model_get_info(model, &info);
     if (tokens >= info.context_length)
@@ -168,9 +168,9 @@ suite_limits suite_limits_of(const suite *s, int32_t run, int32_t fullest) {
         return s->limits;
     static const int32_t budget[] = {16, 37, 64, 512, 17, 128};
     uint64_t state = s->seed + (uint64_t)run;
-    return (suite_limits){.max_num_seqs = draw_in(&state, 2, 17),
+    return (suite_limits){.max_num_seqs = draw_in(&state, 4, 17),
                           .max_num_batched_tokens = budget[draw_in(&state, 0, 5)],
-                          .kv_pages = fullest + draw_in(&state, 0, fullest),
+                          .kv_pages = fullest + draw_in(&state, 0, fullest / 4),
                           .cp_min_split = draw_in(&state, 1, 64)};
 }
 
@@ -220,11 +220,15 @@ static void event_note(suite_result *out, const suite *s, int32_t i, const weft_
 }
 
 static weft_status take_events(const suite *s, weft_engine *engine, const uint64_t *ids,
-                               suite_result *out, weft_error *err) {
+                               const volatile sig_atomic_t *stop, suite_result *out,
+                               weft_error *err) {
+    enum { POLL_MS = 100 };
     for (int32_t left = s->n; left > 0;) {
         weft_event ev;
         bool got = false;
-        weft_status st = weft_engine_next(engine, -1, &ev, &got, err);
+        weft_status st = weft_engine_next(engine, POLL_MS, &ev, &got, err);
+        if (st == WEFT_OK && stop && *stop)
+            st = error_set(err, WEFT_ERR_INTERRUPTED, "interrupted");
         if (st != WEFT_OK)
             return st;
         if (!got)
@@ -245,7 +249,7 @@ static weft_status take_events(const suite *s, weft_engine *engine, const uint64
 }
 
 weft_status suite_run(const suite *s, weft_model *model, const weft_engine_params *params,
-                      suite_result *out, weft_error *err) {
+                      const volatile sig_atomic_t *stop, suite_result *out, weft_error *err) {
     struct timespec t0, t1;
     uint64_t *ids = malloc((size_t)s->n * sizeof *ids);
     weft_request *all = malloc((size_t)s->n * sizeof *all);
@@ -261,7 +265,7 @@ weft_status suite_run(const suite *s, weft_model *model, const weft_engine_param
     if (st == WEFT_OK)
         st = weft_engine_submit(engine, all, s->n, ids, err);
     if (st == WEFT_OK)
-        st = take_events(s, engine, ids, out, err);
+        st = take_events(s, engine, ids, stop, out, err);
     clock_gettime(CLOCK_MONOTONIC, &t1);
     if (engine) {
         weft_engine_stats stats;
@@ -304,6 +308,17 @@ static suite_difference request_compare(const suite_result_request *a,
                                .expected = (uint64_t)a->n_token,
                                .got = (uint64_t)b->n_token};
     return d;
+}
+
+uint64_t suite_digest(const suite_result *r) {
+    uint64_t h = 0;
+    for (int32_t i = 0; i < r->n; i++) {
+        for (int32_t p = 0; p < r->request[i].n_row; p++)
+            h = draw(&(uint64_t){h ^ r->request[i].hash[p]});
+        for (int32_t t = 0; t < r->request[i].n_token; t++)
+            h = draw(&(uint64_t){h ^ (uint64_t)r->request[i].token[t]});
+    }
+    return h;
 }
 
 int32_t suite_compare(const suite_result *expected, const suite_result *got,

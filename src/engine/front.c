@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "engine/engine.h"
+#include "load/text.h"
 
 weft_status front_open(front *f, const tok *t, sched *s, int32_t max_step_rows, weft_error *err) {
     *f = (front){.tok = t, .sched = s, .next_id = 1};
@@ -88,6 +89,9 @@ bool front_collect(front *f) {
         IDLE_MS = 1000
     }; /* an idle engine still sends a plan this often, so that no rank's wait runs into its deadline */
     pthread_mutex_lock(&f->lock);
+    /* before the wait: the plan that took them out may have left nothing to do */
+    for (sched_request *r; (r = sched_take_cancelled(f->sched)) != NULL; sched_request_free(r))
+        end_push(f, r->user, WEFT_FINISH_ERROR, WEFT_ERR_CANCELLED);
     struct timespec until = deadline_after_ms(IDLE_MS);
     while (!f->stop && !f->incoming && !f->any_cancel && sched_idle(f->sched))
         if (pthread_cond_timedwait(&f->work, &f->lock, &until) != 0)
@@ -103,8 +107,6 @@ bool front_collect(front *f) {
             if (fr->r && atomic_load(&fr->cancel))
                 sched_cancel(f->sched, fr->id);
     f->any_cancel = false;
-    for (sched_request *r; (r = sched_take_cancelled(f->sched)) != NULL; sched_request_free(r))
-        end_push(f, r->user, WEFT_FINISH_ERROR, WEFT_ERR_CANCELLED);
     bool go = !f->stop;
     pthread_mutex_unlock(&f->lock);
     return go;
@@ -189,9 +191,13 @@ static weft_status request_check(const weft_engine *e, const weft_request *q, we
         return error_set(err, WEFT_ERR_USAGE, "max_tokens %d: expected 1 or more", q->max_tokens);
     if (q->n_stop < 0 || q->n_stop > 64)
         return error_set(err, WEFT_ERR_USAGE, "%d stop strings: expected at most 64", q->n_stop);
-    for (int32_t i = 0; i < q->n_stop; i++)
+    for (int32_t i = 0; i < q->n_stop; i++) {
         if (q->stop[i][0] == '\0')
             return error_set(err, WEFT_ERR_USAGE, "stop string %d is empty", i);
+        /* else it could match inside a character, and the text before it would end in half of one */
+        if (!text_is_utf8((load_string){q->stop[i], strlen(q->stop[i])}))
+            return error_set(err, WEFT_ERR_USAGE, "stop string %d is not UTF-8", i);
+    }
     for (int32_t i = 0; i < q->n_prompt; i++)
         if (q->prompt[i] < 0 || q->prompt[i] >= n_vocab)
             return error_set(err, WEFT_ERR_USAGE, "prompt token %d is %d: expected 0 to %d", i,

@@ -103,6 +103,7 @@ static weft_status share_plan(engine_rank *r, weft_error *err) {
         size_t n = 0;
         if (front_collect(&e->front)) {
             sched_plan(e->front.sched, r->plan, plan_bytes_cap(&e->setup), &n);
+            atomic_store(&e->n_page_used, kv_used_total(e->kv)); /* cancelled ones are out */
         } else {
             plan_writer w;
             plan_begin(&w, r->plan, plan_bytes_cap(&e->setup), PLAN_STOP, 0);

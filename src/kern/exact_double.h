@@ -1,6 +1,6 @@
 /* exp, log, sin and cos in double by plain IEEE additions, multiplications and divisions in a fixed
- * order: the same bits on every machine and at every optimisation level. For tables and the sampler,
- * not for kernels (exact_math.h). */
+ * order: the same bits on every machine and at every optimisation level. For tables and the
+ * sampler, not for kernels (exact_math.h). */
 #ifndef WEFT_KERN_EXACT_DOUBLE_H
 #define WEFT_KERN_EXACT_DOUBLE_H
 

@@ -32,12 +32,12 @@ typedef struct kern_weight {
     kern_mem data;       /* docs/packed-layouts.md */
 } kern_weight;
 
-/* ---- activations: the input of linear layers
- * ------------------------------------------------------------------- f32 form: [row][k] floats. q8
- * form, for quantised weights, one record per row (kern_act_q8_bytes(k) bytes each): int8 q[k] |
- * f32 dx[k/32] | f32 xs[k/32] | i32 sum[k/32]      (k multiple of 32; record padded to 64 bytes) dx
- * = amax/127, q = round-half-even(x * (127/amax)), sum = exact integer sum of q, xs = dx *
- * (float)sum. A producer writes the forms whose memory is not 0. */
+/* ---- activations: the input of linear layers ----
+ * f32 form: [row][k] floats. q8 form, for quantised weights, one record per row of kern_act_q8_bytes(k) bytes:
+ *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i32 sum[k/32]      (k multiple of 32; record padded to 64 bytes)
+ * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), sum = exact integer sum of q, xs = dx * (float)sum.
+ * sum(x q) in 16 lanes: fma(x[i + 16], q[i + 16], x[i] * q[i]), then the fold; sum(q q) is exact. amax 0: all zero.
+ * A producer writes the forms whose memory is not 0. */
 typedef struct kern_act {
     int32_t k;
     kern_mem f32, q8;

@@ -144,8 +144,8 @@ static weft_status fill_layers(load_model *m, weft_error *err) {
 
 /* ---- tensors that are not llama's ---- */
 
-/* Endings and stems of tensors that take part in the computation of relatives of llama. Ignoring one
- * would give fluent wrong text. A stem is what stands after "blk.N.", or the whole name. */
+/* Endings and stems of tensors that take part in the computation of relatives of llama. Ignoring
+ * one would give fluent wrong text. A stem is what stands after "blk.N.", or the whole name. */
 static const char *const refused_ends[] = {".bias", ".scale", ".input_scale"};
 static const char *const refused_stems[] = {
     "rope_freqs.",     "rope_factors_",   "attn_q_norm.",  "attn_k_norm.",  "attn_qkv.",

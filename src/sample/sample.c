@@ -120,10 +120,7 @@ static weft_status read_row(sampler *s, const float *logits) {
         s->x[i] = finite ? (double)logits[i] : -HUGE_VAL;
         s->n_finite += finite;
     }
-    if (s->n_finite > 0)
-        return WEFT_OK;
-    log_error("sampling: none of a row's %d logits is finite", s->n_vocab);
-    return WEFT_ERR_NUMERIC;
+    return s->n_finite > 0 ? WEFT_OK : WEFT_ERR_NUMERIC;
 }
 
 static bool before(const double *x, int32_t a, int32_t b) {
@@ -291,8 +288,10 @@ weft_status sample_pick(sampler *s, const float *logits, const weft_sampling *p,
                         const int32_t *tokens, int32_t n_prompt, int32_t n_token,
                         sample_result *out) {
     weft_status st = read_row(s, logits);
-    if (st != WEFT_OK)
+    if (st != WEFT_OK) { /* ends the request, so there is one line of it; scored rows may be many */
+        log_error("sampling: none of a row's %d logits is finite", s->n_vocab);
         return st;
+    }
     bool report = p->logprob || p->n_top > 0;
     double lse = report ? sample_lse(logits, s->n_vocab) : 0;
     report_top(s, lse, p->n_top, out);

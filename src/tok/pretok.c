@@ -4,6 +4,7 @@
 #include "base/log.h"
 
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,8 +70,10 @@ static const pretok_rule *find_rule(const char *name) {
 
 static weft_status refuse_name(const char *name, weft_error *err) {
     char known[128] = "";
+    int n = 0;
     for (int i = 0; i < N_RULE; i++) {
-        strcat(strcat(known, i > 0 ? ", " : ""), rules[i].name);
+        n +=
+            snprintf(known + n, sizeof known - (size_t)n, "%s%s", i > 0 ? ", " : "", rules[i].name);
     }
     if (name == NULL) {
         return error_set(err, WEFT_ERR_FILE, "tokenizer.ggml.pre is missing; known: %s", known);

@@ -124,6 +124,7 @@ static hub_group *group_take(comm_hub *hub, const int32_t *list, int32_t size) {
     for (int32_t i = 0; i < size; i++) {
         group->members[i].rank = list[i];
     }
+    group->index = hub->n_group;
     hub->groups[hub->n_group++] = group;
     return group;
 }

@@ -64,12 +64,16 @@ typedef struct hub_group {
         generation; /* changes when all have met, and at abort */
     alignas(HUB_LINE_BYTES) _Atomic uint32_t n_arrived;
     alignas(HUB_LINE_BYTES) int32_t size;
+    int32_t index;        /* in the hub's table */
     hub_member members[]; /* [size] */
 } hub_group;
 
-/* Where a rank is, for the text of a deadline: number << 8 | group << 4 | kind. */
+/* Where a rank is. word, for the text of a deadline: number << 8 | group << 4 | kind. blocked, while
+ * it sleeps in a meet: (index of the group + 1) << 32 | the generation that it waits to see change;
+ * else 0. */
 typedef struct hub_place {
     alignas(HUB_LINE_BYTES) _Atomic uint64_t word;
+    _Atomic uint64_t blocked;
     bool opened; /* under the lock; stays: a rank opens one end in a hub's life */
 } hub_place;
 

@@ -5,6 +5,8 @@
 
 #include "base/wait.h"
 
+enum { LOOK_NS = 1000000000 };
+
 const char *hub_kind_name(hub_kind kind) {
     static const char *const names[] = {"no collective", "barrier",      "bcast",
                                         "all_gather_v",  "all_to_all_v", "no collective (closed)"};
@@ -99,9 +101,70 @@ static weft_status deadline_abort(hub_end *e, comm_group g, uint64_t n_meet) {
                      missing);
 }
 
+/* ---- ranks that wait for each other ---- */
+
+/* True when the rank sleeps in a meet that is not over; *word names the meet. */
+static bool is_blocked(const comm_hub *hub, int32_t rank, uint64_t *word) {
+    *word = atomic_load_explicit(&hub->places[rank].blocked, memory_order_acquire);
+    if (*word == 0) {
+        return false;
+    }
+    const hub_group *group = hub->groups[(*word >> 32) - 1];
+    return atomic_load_explicit(&group->generation, memory_order_acquire) == (uint32_t)*word;
+}
+
+/* Ranks that left the common order in different groups, so that no group ever meets and no kinds
+ * are compared: A sleeps in dcp until B comes, B in pcp until A comes. A sleeper is woken by
+ * another rank only and generations never return, so a rank that sleeps in the same meet in both
+ * passes has slept all the time between, and when all have, nobody is left to wake anybody. */
+static bool all_blocked(const comm_hub *hub) {
+    uint64_t first[HUB_MAX_WORLD], again;
+    for (int32_t r = 0; r < hub->world; r++) {
+        if (!is_blocked(hub, r, &first[r])) {
+            return false;
+        }
+    }
+    for (int32_t r = 0; r < hub->world; r++) {
+        if (!is_blocked(hub, r, &again) || again != first[r]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static weft_status blocked_abort(hub_end *e) {
+    char all[800] = "";
+    size_t n = 0;
+    for (int32_t r = 0; r < e->hub->world; r++) {
+        n = name_missing(e->hub, r, all, n, sizeof all);
+    }
+    return hub_abort(e->hub, WEFT_ERR_RANK, "all ranks wait for each other: %s", all);
+}
+
 static int64_t deadline_from_now(const comm_hub *hub) {
     int64_t now = wait_now_ns();
     return hub->deadline_ns > INT64_MAX - now ? INT64_MAX : now + hub->deadline_ns;
+}
+
+/* Sleeps until the generation changes. Now and then it looks whether anybody is awake. */
+static weft_status sleep_until_met(hub_end *e, comm_group g, uint32_t seen, uint64_t n_meet) {
+    hub_group *group = e->groups[g];
+    _Atomic uint64_t *blocked = &e->hub->places[e->base.rank].blocked;
+    int64_t end = deadline_from_now(e->hub), look = wait_now_ns() + LOOK_NS;
+    weft_status s = WEFT_OK;
+    atomic_store_explicit(blocked, ((uint64_t)group->index + 1) << 32 | seen, memory_order_release);
+    while (s == WEFT_OK && !wait_while_equal(&group->generation, seen, look < end ? look : end)) {
+        int64_t now = wait_now_ns();
+        if (now >= end) {
+            s = deadline_abort(e, g, n_meet);
+            end = deadline_from_now(e->hub);
+        } else if (all_blocked(e->hub)) {
+            s = blocked_abort(e);
+        }
+        look = now + LOOK_NS;
+    }
+    atomic_store_explicit(blocked, 0, memory_order_release);
+    return s;
 }
 
 /* Order: the generation is read before `aborted`. If it was read before an abort's change of it,
@@ -122,13 +185,8 @@ weft_status hub_meet(hub_end *e, comm_group g) {
         wait_wake_all(&group->generation);
         return hub_state(e->hub);
     }
-    while (!wait_while_equal(&group->generation, seen, deadline_from_now(e->hub))) {
-        s = deadline_abort(e, g, n_meet);
-        if (s != WEFT_OK) {
-            return s;
-        }
-    }
-    return hub_state(e->hub);
+    s = sleep_until_met(e, g, seen, n_meet);
+    return s == WEFT_OK ? hub_state(e->hub) : s;
 }
 
 const hub_slot *hub_peer(const hub_end *e, comm_group g, int32_t member) {

@@ -9,7 +9,7 @@
 #include <math.h>
 
 #define INLINE static inline __attribute__((always_inline))
-/* A loop over a constant count that is unrolled, so that arrays of accumulators become registers. */
+/* A loop over a constant count, unrolled so that arrays of accumulators become registers. */
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
 enum {
@@ -21,8 +21,8 @@ enum {
 
 /* ---- work memory: attn_isa.h's sizes ---- */
 
-/* Queries: groups of `lane` rows, [group][d][lane], so that one address and constant distances serve
- * the rows of a group. Rows that only fill a group up are zero. */
+/* Queries: groups of `lane` rows, [group][d][lane], so that one address and constant distances
+ * serve the rows of a group. Rows that only fill a group up are zero. */
 static int32_t query_lanes(const cpu_block *b) {
     return b->n_row <= FEW ? FEW : WIDE;
 }

@@ -53,9 +53,9 @@ struct cpu_attn_isa {
     /* Prepares b->work for the block's queries and sets b->page_batch. */
     void (*begin)(cpu_block *b);
 
-    /* s[page][row][key] = (fma chain over d ascending from +0 of q[row][d] * k[key][d]) * scale, for
-     * n pages (1..page_batch), kept in b->work until the next call. Scores of keys that a row does
-     * not see may be anything. */
+    /* s[page][row][key] = (fma chain over d ascending from +0 of q[row][d] * k[key][d]) * scale,
+     * for n pages (1..page_batch), kept in b->work until the next call. Scores of keys that a row
+     * does not see may be anything. */
     void (*score)(const cpu_block *b, const cpu_page *pages, int32_t n);
 
     /* One page is one update of each row that sees a key of it; `at` is its index in the batch that
@@ -100,8 +100,8 @@ static inline int32_t cpu_block_rows(int32_t max_group) {
 }
 
 /* Work memory, for every level:
- *   queries [rows][d] | two widened K pages [d][16] | one widened V page [16][d] | scores of two pages
- *   of all rows, or of four pages of few rows [page][row][16] | p of four rows [4][16] */
+ *   queries [rows][d] | two widened K pages [d][16] | one widened V page [16][d] | scores of two
+ *   pages of all rows, or of four pages of few rows [page][row][16] | p of four rows [4][16] */
 static inline size_t cpu_attn_work_floats(int32_t rows, int32_t head_dim) {
     size_t d = (size_t)cpu_round_up(head_dim, 16);
     return (size_t)rows * d + 3 * CPU_PAGE * d + (size_t)rows * 2 * CPU_PAGE + 4 * CPU_PAGE;

@@ -1,5 +1,5 @@
-/* Vectors of 16 floats: exact_exp_neg and exact_silu of exact_math.h with the same operations in the
- * same order, so the same bits; the mask of a tail. */
+/* Vectors of 16 floats: exact_exp_neg and exact_silu of exact_math.h with the same operations in
+ * the same order, so the same bits; the mask of a tail. */
 #ifndef WEFT_KERN_CPU_EXACT_AVX512_H
 #define WEFT_KERN_CPU_EXACT_AVX512_H
 

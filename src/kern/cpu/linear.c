@@ -10,7 +10,7 @@
  *     weights stay in the first-level cache while the rows pass by; row blocks of the same panels
  *     are neighbours in the order of claiming, so the weights are read from memory once
  *
- * Rows are cut evenly: 7 rows are 4 + 3 and not 6 + 1, so a small tail does not cost a whole tile. */
+ * Rows are cut evenly: 7 rows are 4 + 3 and not 6 + 1, so a tail does not cost a whole tile. */
 #include "kern/cpu/linear_isa.h"
 
 enum {
@@ -129,7 +129,7 @@ static void cut_run(cut *c) {
 }
 
 /* Everything of a leaf that the weight, the panel and the input row decide. A cold tile prefetches
- * the panels after its own, which follow in memory. `out0` is where the part starts in the weight. */
+ * the panels after its own, which follow in memory. `out0`: where the part starts in the weight. */
 static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0, const tile *t) {
     cpu_leaf l = {
         .type = w->type,

@@ -1,23 +1,24 @@
 /* Packed linear micro-kernel, AVX-512 VNNI.
  *
- * One vector holds the 16 outputs of a panel; k is walked upward, so the number of rows and panels of
- * a tile decides only how many of these chains run side by side. Every loop over rows or panels has
- * constant bounds after inlining: the integer and the float sums of a tile (12 + 12 vectors for 6 x
- * 2) live in registers.
+ * One vector holds the 16 outputs of a panel; k is walked upward, so the number of rows and panels
+ * of a tile decides only how many of these chains run side by side. Every loop over rows or panels
+ * has constant bounds after inlining and is unrolled: the integer and the float sums of a tile
+ * (12 + 12 vectors for 6 x 2) live in registers.
  *
  *   dot:  isum[r][p] += 16 x (4 unsigned codes of panel p, in a register)
  *                      . (4 signed codes of row r, one dword broadcast from the record)
  *
  * VPDPBUSD adds four products into int32 without saturation. Codes are unsigned with an offset (8,
- * 128); the offset's share, -offset * sum(q), is where isum starts. |isum| < 2^24, so the conversion
- * to float is exact. */
+ * 128); the offset's share, -offset * sum(q), is where isum starts. |isum| < 2^24, so the
+ * conversion to float is exact. */
 #include <immintrin.h>
 
 #include "kern/cpu/exact_avx512.h"
 #include "kern/cpu/norm__avx512vnni.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
+/* Without the undefined-behaviour checks, which would be repeated in every shape and take a minute
+ * to compile; the scalar level does the same index arithmetic with them. */
+#define INLINE static inline __attribute__((always_inline, no_sanitize("undefined")))
 
 enum { ROWS = CPU_TILE_ROWS, PANELS = 4 };
 
@@ -25,27 +26,34 @@ typedef __m512 sums[ROWS][PANELS];
 typedef __m512i isums[ROWS][PANELS];
 
 INLINE void store_sums(float *out, sums acc, const int n_row, const int n_panel) {
-    UNROLL for (int r = 0; r < n_row; r++) {
-        UNROLL for (int p = 0; p < n_panel; p++)
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++)
             _mm512_storeu_ps(out + (r * n_panel + p) * CPU_PANEL, acc[r][p]);
     }
 }
 
 INLINE void clear_sums(sums acc, const int n_row, const int n_panel) {
-    UNROLL for (int r = 0; r < n_row; r++) {
-        UNROLL for (int p = 0; p < n_panel; p++) acc[r][p] = _mm512_setzero_ps();
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++)
+            acc[r][p] = _mm512_setzero_ps();
     }
 }
 
 /* 4 columns: w[p] of all panels with one dword of each row. */
 INLINE void dot_quad(isums isum, const __m512i *w, const uint8_t *x, size_t x_stride,
                      const int n_row, const int n_panel) {
-    UNROLL for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
         int32_t quad;
         memcpy(&quad, x + (size_t)r * x_stride, 4);
         __m512i q = _mm512_set1_epi32(quad);
-        UNROLL for (int p = 0; p < n_panel; p++) isum[r][p] =
-            _mm512_dpbusd_epi32(isum[r][p], w[p], q);
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++)
+            isum[r][p] = _mm512_dpbusd_epi32(isum[r][p], w[p], q);
     }
 }
 
@@ -53,9 +61,11 @@ INLINE void dot_quad(isums isum, const __m512i *w, const uint8_t *x, size_t x_st
 INLINE void dot_nibbles(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
                         size_t x_stride, const int n_row, const int n_panel) {
     const __m512i low = _mm512_set1_epi8(15);
-    UNROLL for (int j = 0; j < 4; j++) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 4; j++) {
         __m512i lo[PANELS], hi[PANELS];
-        UNROLL for (int p = 0; p < n_panel; p++) {
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++) {
             __m512i v = _mm512_loadu_si512(w + (size_t)p * panel_bytes + CPU_LINE * j);
             lo[p] = _mm512_and_si512(v, low);
             hi[p] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
@@ -67,10 +77,12 @@ INLINE void dot_nibbles(isums isum, const uint8_t *w, size_t panel_bytes, const 
 
 INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
                       size_t x_stride, const int n_row, const int n_panel) {
-    UNROLL for (int j = 0; j < 8; j++) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) {
         __m512i v[PANELS];
-        UNROLL for (int p = 0; p < n_panel; p++) v[p] =
-            _mm512_loadu_si512(w + (size_t)p * panel_bytes + CPU_LINE * j);
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++)
+            v[p] = _mm512_loadu_si512(w + (size_t)p * panel_bytes + CPU_LINE * j);
         dot_quad(isum, v, x + 4 * j, x_stride, n_row, n_panel);
     }
 }
@@ -86,8 +98,10 @@ INLINE __m512 broadcast(const uint8_t *at) {
 }
 
 INLINE void prefetch(const uint8_t *at, size_t panel_bytes, int bytes, const int n_panel) {
-    UNROLL for (int p = 0; p < n_panel; p++) {
-        UNROLL for (int i = 0; i < bytes; i += CPU_LINE)
+#pragma GCC unroll 8
+    for (int p = 0; p < n_panel; p++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < bytes; i += CPU_LINE)
             _mm_prefetch((const char *)at + (size_t)p * panel_bytes + i, _MM_HINT_T1);
     }
 }
@@ -96,7 +110,7 @@ INLINE void prefetch(const uint8_t *at, size_t panel_bytes, int bytes, const int
  * each. */
 INLINE void leaf_quantised(const cpu_leaf *l, const dtype type, const int n_row,
                            const int n_panel) {
-    const size_t pb = l->panel_bytes, xs = l->x_stride;
+    const size_t pb = l->panel_bytes, stride = l->x_stride;
     const size_t plane = (size_t)l->x_k / CPU_BLOCK * 4;
     const size_t quant_bytes = packed_quant_bytes(type), scale_bytes = packed_scale_bytes(type);
     const size_t w_b0 = (size_t)l->k0 / CPU_BLOCK, x_b0 = (size_t)l->x_k0 / CPU_BLOCK;
@@ -107,31 +121,39 @@ INLINE void leaf_quantised(const cpu_leaf *l, const dtype type, const int n_row,
     clear_sums(acc, n_row, n_panel);
     for (int32_t b = 0; b < l->n_k / CPU_BLOCK; b++) {
         isums isum;
-        UNROLL for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+        for (int r = 0; r < n_row; r++) {
             int32_t sum = 0;
             if (offset)
-                memcpy(&sum, x_dx + 2 * plane + (size_t)r * xs, 4);
-            UNROLL for (int p = 0; p < n_panel; p++) isum[r][p] = _mm512_set1_epi32(-offset * sum);
+                memcpy(&sum, x_dx + 2 * plane + (size_t)r * stride, 4);
+#pragma GCC unroll 8
+            for (int p = 0; p < n_panel; p++)
+                isum[r][p] = _mm512_set1_epi32(-offset * sum);
         }
         if (type == DTYPE_Q8_0)
-            dot_bytes(isum, w, pb, x, xs, n_row, n_panel);
+            dot_bytes(isum, w, pb, x, stride, n_row, n_panel);
         else
-            dot_nibbles(isum, w, pb, x, xs, n_row, n_panel);
+            dot_nibbles(isum, w, pb, x, stride, n_row, n_panel);
         if (l->prefetch) {
             prefetch(w + l->prefetch, pb, (int)quant_bytes, n_panel);
             prefetch(scale + l->prefetch, pb, (int)scale_bytes, n_panel);
         }
-        UNROLL for (int p = 0; p < n_panel; p++) {
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++) {
             __m512 d = load_f16(scale + (size_t)p * pb);
-            UNROLL for (int r = 0; r < n_row; r++) acc[r][p] =
-                _mm512_fmadd_ps(_mm512_mul_ps(d, broadcast(x_dx + (size_t)r * xs)),
-                                _mm512_cvtepi32_ps(isum[r][p]), acc[r][p]);
+#pragma GCC unroll 8
+            for (int r = 0; r < n_row; r++)
+                acc[r][p] = _mm512_fmadd_ps(_mm512_mul_ps(d, broadcast(x_dx + (size_t)r * stride)),
+                                            _mm512_cvtepi32_ps(isum[r][p]), acc[r][p]);
         }
         if (type == DTYPE_Q4_1) {
-            UNROLL for (int p = 0; p < n_panel; p++) {
+#pragma GCC unroll 8
+            for (int p = 0; p < n_panel; p++) {
                 __m512 m = load_f16(scale + (size_t)p * pb + 32);
-                UNROLL for (int r = 0; r < n_row; r++) acc[r][p] =
-                    _mm512_fmadd_ps(m, broadcast(x_dx + plane + (size_t)r * xs), acc[r][p]);
+#pragma GCC unroll 8
+                for (int r = 0; r < n_row; r++)
+                    acc[r][p] =
+                        _mm512_fmadd_ps(m, broadcast(x_dx + plane + (size_t)r * stride), acc[r][p]);
             }
         }
         w += quant_bytes;
@@ -144,9 +166,12 @@ INLINE void leaf_quantised(const cpu_leaf *l, const dtype type, const int n_row,
 
 INLINE void fma_column(sums acc, const __m512 *w, const uint8_t *x, size_t x_stride,
                        const int n_row, const int n_panel) {
-    UNROLL for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
         __m512 v = broadcast(x + (size_t)r * x_stride);
-        UNROLL for (int p = 0; p < n_panel; p++) acc[r][p] = _mm512_fmadd_ps(w[p], v, acc[r][p]);
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++)
+            acc[r][p] = _mm512_fmadd_ps(w[p], v, acc[r][p]);
     }
 }
 
@@ -158,7 +183,8 @@ INLINE void leaf_float(const cpu_leaf *l, const dtype type, const int n_row, con
     clear_sums(acc, n_row, n_panel);
     for (int32_t k = 0; k < l->n_k; k++) {
         __m512 v[PANELS];
-        UNROLL for (int p = 0; p < n_panel; p++) {
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++) {
             const uint8_t *at = w + (size_t)p * l->panel_bytes;
             v[p] = type == DTYPE_F32 ? _mm512_loadu_ps(at) : load_f16(at);
         }
@@ -177,14 +203,16 @@ INLINE void fma_pair(sums acc, const cpu_leaf *l, const uint8_t *w, const uint8_
     const __m512i high = _mm512_set1_epi32((int)0xFFFF0000u);
     __m512 v[PANELS];
     if (even) {
-        UNROLL for (int p = 0; p < n_panel; p++) {
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++) {
             __m512i pair = _mm512_loadu_si512(w + (size_t)p * l->panel_bytes);
             v[p] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
         }
         fma_column(acc, v, x, l->x_stride, n_row, n_panel);
     }
     if (odd) {
-        UNROLL for (int p = 0; p < n_panel; p++) {
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++) {
             __m512i pair = _mm512_loadu_si512(w + (size_t)p * l->panel_bytes);
             v[p] = _mm512_castsi512_ps(_mm512_and_si512(pair, high));
         }
@@ -192,8 +220,8 @@ INLINE void fma_pair(sums acc, const cpu_leaf *l, const uint8_t *w, const uint8_
     }
 }
 
-/* A leaf may start at the high half of a line and end at the low half of one. x runs with the lines:
- * it points to the row's value for the low half, even when that is before the leaf. */
+/* A leaf may start at the high half of a line and end at the low half of one. fma_pair takes x at
+ * the value for the low half, even when that lies before the leaf (and is not read). */
 INLINE void leaf_pairs(const cpu_leaf *l, const int n_row, const int n_panel) {
     sums acc;
     clear_sums(acc, n_row, n_panel);
@@ -226,64 +254,47 @@ INLINE void leaf_any(const cpu_leaf *l, const dtype type, const int n_row, const
         leaf_float(l, type, n_row, n_panel);
 }
 
-/* One function per type and tile shape. */
-#define SHAPE(rows, panels)                                                                        \
-    case (rows)*8 + (panels):                                                                      \
+/* One function per type and tile shape: <type>_<rows>x<panels>. */
+typedef void leaf_fn(const cpu_leaf *l);
+#define SHAPE(name, type, rows, panels)                                                            \
+    static void name##_##rows##x##panels(const cpu_leaf *l) {                                      \
         leaf_any(l, type, rows, panels);                                                           \
-        break;
-INLINE void leaf_shapes(const cpu_leaf *l, const dtype type, int32_t n_row, int32_t n_panel) {
-    switch (n_row * 8 + n_panel) {
-        SHAPE(1, 1)
-        SHAPE(2, 1)
-        SHAPE(3, 1)
-        SHAPE(4, 1)
-        SHAPE(5, 1)
-        SHAPE(6, 1)
-        SHAPE(1, 2)
-        SHAPE(2, 2)
-        SHAPE(3, 2)
-        SHAPE(4, 2)
-        SHAPE(5, 2)
-        SHAPE(6, 2)
-        SHAPE(1, 4)
-        SHAPE(2, 4)
-        SHAPE(3, 4)
     }
-}
-
-#define LEAF(name, type)                                                                           \
-    static __attribute__((noinline)) void leaf_##name(const cpu_leaf *l, int32_t n_row,            \
-                                                      int32_t n_panel) {                           \
-        leaf_shapes(l, type, n_row, n_panel);                                                      \
-    }
-LEAF(f32, DTYPE_F32)
-LEAF(f16, DTYPE_F16)
-LEAF(bf16, DTYPE_BF16)
-LEAF(q4_0, DTYPE_Q4_0)
-LEAF(q4_1, DTYPE_Q4_1)
-LEAF(q8_0, DTYPE_Q8_0)
+#define SHAPES(name, type)                                                                         \
+    SHAPE(name, type, 1, 1)                                                                        \
+    SHAPE(name, type, 2, 1)                                                                        \
+    SHAPE(name, type, 3, 1)                                                                        \
+    SHAPE(name, type, 4, 1)                                                                        \
+    SHAPE(name, type, 5, 1)                                                                        \
+    SHAPE(name, type, 6, 1)                                                                        \
+    SHAPE(name, type, 1, 2)                                                                        \
+    SHAPE(name, type, 2, 2)                                                                        \
+    SHAPE(name, type, 3, 2)                                                                        \
+    SHAPE(name, type, 4, 2)                                                                        \
+    SHAPE(name, type, 5, 2)                                                                        \
+    SHAPE(name, type, 6, 2)                                                                        \
+    SHAPE(name, type, 1, 4)                                                                        \
+    SHAPE(name, type, 2, 4)                                                                        \
+    SHAPE(name, type, 3, 4)                                                                        \
+    static leaf_fn *const name##_shapes[PANELS][ROWS] = {                                          \
+        {name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1},                  \
+        {name##_1x2, name##_2x2, name##_3x2, name##_4x2, name##_5x2, name##_6x2},                  \
+        {0},                                                                                       \
+        {name##_1x4, name##_2x4, name##_3x4},                                                      \
+    };
+SHAPES(f32, DTYPE_F32)
+SHAPES(f16, DTYPE_F16)
+SHAPES(bf16, DTYPE_BF16)
+SHAPES(q4_0, DTYPE_Q4_0)
+SHAPES(q4_1, DTYPE_Q4_1)
+SHAPES(q8_0, DTYPE_Q8_0)
 
 static void leaf_avx512vnni(const cpu_leaf *l, int32_t n_row, int32_t n_panel) {
-    switch (l->type) {
-    case DTYPE_F32:
-        leaf_f32(l, n_row, n_panel);
-        break;
-    case DTYPE_F16:
-        leaf_f16(l, n_row, n_panel);
-        break;
-    case DTYPE_BF16:
-        leaf_bf16(l, n_row, n_panel);
-        break;
-    case DTYPE_Q4_0:
-        leaf_q4_0(l, n_row, n_panel);
-        break;
-    case DTYPE_Q4_1:
-        leaf_q4_1(l, n_row, n_panel);
-        break;
-    case DTYPE_Q8_0:
-        leaf_q8_0(l, n_row, n_panel);
-        break;
-    }
+    static leaf_fn *const(*const shapes[])[ROWS] = {
+        [DTYPE_F32] = f32_shapes,   [DTYPE_F16] = f16_shapes,   [DTYPE_BF16] = bf16_shapes,
+        [DTYPE_Q4_0] = q4_0_shapes, [DTYPE_Q4_1] = q4_1_shapes, [DTYPE_Q8_0] = q8_0_shapes,
+    };
+    shapes[l->type][n_panel - 1][n_row - 1](l);
 }
 
 static void store_avx512vnni(const float *tile, int32_t n_row, int32_t width, int32_t n_valid,

@@ -1,24 +1,26 @@
-/* Packed linear micro-kernel, scalar: the specification of all others. Loops over the 16 outputs of
- * a panel are innermost and without branches, so the compiler can vectorise them. */
+/* Packed linear micro-kernel, scalar: the specification of all others. Inner loops have constant
+ * bounds and no branches, so the compiler can vectorise them. */
 #include "kern/cpu/norm__scalar.h"
 
 #include <math.h>
 
-/* Codes of one block as integers, [k][output], with their offset applied. */
-static void unpack_block(dtype type, const uint8_t *quants, int16_t code[CPU_BLOCK][CPU_PANEL]) {
-    if (type == DTYPE_Q8_0) {
-        for (int32_t k = 0; k < CPU_BLOCK; k++)
-            for (int32_t n = 0; n < CPU_PANEL; n++)
-                code[k][n] = (int16_t)(quants[k / 4 * CPU_LINE + 4 * n + k % 4] - 128);
-        return;
-    }
-    int16_t offset = type == DTYPE_Q4_0 ? 8 : 0;
-    for (int32_t k = 0; k < CPU_BLOCK / 2; k++)
-        for (int32_t n = 0; n < CPU_PANEL; n++) {
-            uint8_t two = quants[k / 4 * CPU_LINE + 4 * n + k % 4];
-            code[k][n] = (int16_t)((two & 15) - offset);
-            code[k + 16][n] = (int16_t)((two >> 4) - offset);
-        }
+/* Codes of one block as integers with their offset applied. int16: compilers know a dot product of
+ * int16 into int32. */
+static void unpack_block(dtype type, const uint8_t *quants, int16_t code[CPU_PANEL][CPU_BLOCK]) {
+    int16_t offset = type == DTYPE_Q8_0 ? 128 : type == DTYPE_Q4_0 ? 8 : 0;
+    int32_t n_line = type == DTYPE_Q8_0 ? 8 : 4;
+    for (int32_t n = 0; n < CPU_PANEL; n++)
+        for (int32_t j = 0; j < n_line; j++)
+            for (int32_t t = 0; t < 4; t++) {
+                uint8_t byte = quants[CPU_LINE * j + 4 * n + t];
+                int32_t k = 4 * j + t;
+                if (type == DTYPE_Q8_0) {
+                    code[n][k] = (int16_t)(byte - offset);
+                } else {
+                    code[n][k] = (int16_t)((byte & 15) - offset);
+                    code[n][k + 16] = (int16_t)((byte >> 4) - offset);
+                }
+            }
 }
 
 static void load_f16(const uint8_t *from, float *to) {
@@ -29,14 +31,17 @@ static void load_f16(const uint8_t *from, float *to) {
     }
 }
 
-static void add_block(int16_t code[CPU_BLOCK][CPU_PANEL], const float *d, const float *m,
-                      const int8_t *q, float dx, float xs, float *acc) {
-    int32_t isum[CPU_PANEL] = {0};
+static void add_block(int16_t code[CPU_PANEL][CPU_BLOCK], const float *d, const float *m,
+                      const int8_t *q8, float dx, float xs, float *acc) {
+    int16_t q[CPU_BLOCK];
     for (int32_t k = 0; k < CPU_BLOCK; k++)
-        for (int32_t n = 0; n < CPU_PANEL; n++)
-            isum[n] += code[k][n] * q[k];
-    for (int32_t n = 0; n < CPU_PANEL; n++)
-        acc[n] = fmaf(d[n] * dx, (float)isum[n], acc[n]);
+        q[k] = q8[k];
+    for (int32_t n = 0; n < CPU_PANEL; n++) {
+        int32_t isum = 0;
+        for (int32_t k = 0; k < CPU_BLOCK; k++)
+            isum += code[n][k] * q[k];
+        acc[n] = fmaf(d[n] * dx, (float)isum, acc[n]);
+    }
     if (m)
         for (int32_t n = 0; n < CPU_PANEL; n++)
             acc[n] = fmaf(m[n], xs, acc[n]);
@@ -45,7 +50,7 @@ static void add_block(int16_t code[CPU_BLOCK][CPU_PANEL], const float *d, const 
 /* One panel; out: [row][stride]. */
 static void leaf_quantised(const cpu_leaf *l, const uint8_t *panel, int32_t n_row, float *out,
                            int32_t stride) {
-    int16_t code[CPU_BLOCK][CPU_PANEL];
+    int16_t code[CPU_PANEL][CPU_BLOCK];
     float d[CPU_PANEL], m[CPU_PANEL];
     size_t n_all = (size_t)l->x_k / CPU_BLOCK, x_b0 = (size_t)l->x_k0 / CPU_BLOCK;
     for (int32_t b = 0; b < l->n_k / CPU_BLOCK; b++) {

@@ -72,7 +72,7 @@ static inline float cpu_nan(void) {
 /* Scale of a block from the largest |x| given as its bits (for non-negative floats the order of the
  * bits is the order of the values; every NaN is above infinity, so a NaN cannot hide):
  *   a NaN or infinity in the block:  *d = NaN, *id = 0; the kernels then write q = 0, sum = 0
- *   amax = 0, or so small that 127 / amax overflows (below 3.8e-37):  *d = *id = 0, a block of zeros
+ *   amax = 0, or so small that 127 / amax overflows (below 3.8e-37):  *d = *id = 0: block of zeros
  *   else *d = amax / 127, *id = 127 / amax; |x * id| rounds to 127 at most
  * Returns false for the first case: x * 0 is not 0 there. */
 static inline bool cpu_q8_scale(uint32_t amax_bits, float *d, float *id) {

@@ -49,8 +49,8 @@ void cpu_embed(kern_dev *dev, const kern_embed *p) {
     rows_run((rows){dev, p, embed_row, p->n_row});
 }
 
-/* x[0..n) += the tree over the nodes of this row at columns [j, j + n). Operands are read where they
- * lie; only sums take a buffer of their depth. */
+/* x[0..n) += the tree over the nodes of this row at columns [j, j + n). Operands are read where
+ * they lie; only sums take a buffer of their depth. */
 static void add_tree(const cpu_linear_isa *isa, const kern_reduce_norm *p, int32_t r, size_t j,
                      int32_t n, float *sums, float *x) {
     const float *stack[TREE_MAX_DEPTH];

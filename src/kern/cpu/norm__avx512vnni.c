@@ -1,4 +1,4 @@
-/* Row functions, AVX-512. Tails are masked: lanes past the end compute on zeros and are not stored. */
+/* Row functions, AVX-512. Tails are masked: lanes past the end compute on zeros, are not stored. */
 #include "kern/cpu/norm__avx512vnni.h"
 
 #include "kern/cpu/exact_avx512.h"
@@ -17,6 +17,14 @@ static inline __m512i abs_bits(__m512 x) {
     return _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7FFFFFFF));
 }
 
+static inline float refit(__m512 lo, __m512 hi, __m512i qlo, __m512i qhi) {
+    float lane[16];
+    __m512 dot = _mm512_mul_ps(lo, _mm512_cvtepi32_ps(qlo));
+    _mm512_storeu_ps(lane, _mm512_fmadd_ps(hi, _mm512_cvtepi32_ps(qhi), dot));
+    __m512i square = _mm512_add_epi32(_mm512_mullo_epi32(qlo, qlo), _mm512_mullo_epi32(qhi, qhi));
+    return exact_fold16(lane) / (float)_mm512_reduce_add_epi32(square);
+}
+
 void cpu_quantise__avx512vnni(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
                               int32_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
@@ -30,6 +38,8 @@ void cpu_quantise__avx512vnni(const float *x, int32_t n_block, int8_t *q, float 
         __m512i qhi = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(hi, by));
         _mm_storeu_si128((__m128i *)q, _mm512_cvtepi32_epi8(qlo));
         _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtepi32_epi8(qhi));
+        if (id > 0.0f)
+            dx[b] = refit(lo, hi, qlo, qhi);
         sum[b] = _mm512_reduce_add_epi32(_mm512_add_epi32(qlo, qhi));
         xs[b] = dx[b] * (float)sum[b];
     }

@@ -21,6 +21,17 @@ static uint32_t amax_bits(const float *x) {
     return amax;
 }
 
+/* Least-squares scale of the rounded block: sum(x q) / sum(q q), the first in 16 lanes (j and j + 16) and the fold. */
+static float refit(const float *x, const int8_t *q) {
+    float lane[16];
+    int32_t square = 0;
+    for (int32_t i = 0; i < 16; i++) {
+        lane[i] = fmaf(x[i + 16], (float)q[i + 16], x[i] * (float)q[i]);
+        square += q[i] * q[i] + q[i + 16] * q[i + 16];
+    }
+    return exact_fold16(lane) / (float)square;
+}
+
 void cpu_quantise__scalar(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
                           int32_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
@@ -32,6 +43,8 @@ void cpu_quantise__scalar(const float *x, int32_t n_block, int8_t *q, float *dx,
             q[j] = (int8_t)code;
             total += code;
         }
+        if (id > 0.0f)
+            dx[b] = refit(x, q);
         sum[b] = total;
         xs[b] = dx[b] * (float)total;
     }

@@ -621,12 +621,13 @@ static void test_deadline(void **state) {
     assert_true(wait_now_ns() - start < 10000000000);
 }
 
-/* Ranks that wait for each other in different groups: nothing is posted wrongly, only the deadline
- * sees it, and says where the others are. */
+/* Ranks that wait for each other in different groups: nothing is posted wrongly. A short deadline
+ * says where the others are; long before a long one it is seen that nobody is awake. */
 static void test_deadline_crossed(void **state) {
     (void)state;
     world *w = &shared_world;
-    for (uint64_t seed = 1;; seed++) { /* a seed with TP as one group, in another order */
+    uint64_t seed = 1;
+    for (;; seed++) { /* a seed with TP as one group, in another order */
         world_open(w, 4, seed, 200);
         if (w->size[COMM_TP] == 4 && w->order[COMM_TP][0] != 0) {
             break;
@@ -640,6 +641,15 @@ static void test_deadline_crossed(void **state) {
     assert_true(strstr(err.text, "of group world for rank 2 (in barrier #1 of group tp), rank 3 "
                                  "(in barrier #1 of group tp)") != NULL ||
                 strstr(err.text, "of group tp for rank ") != NULL);
+    world_close(w);
+
+    world_open(w, 4, seed, 60000);
+    int64_t start = wait_now_ns();
+    world_run(w, crossed_body);
+    assert_true(wait_now_ns() - start < 20000000000);
+    assert_all(w, WEFT_ERR_RANK,
+               "all ranks wait for each other: rank 0 (in barrier #1 of group world), rank 1 (in "
+               "barrier #1 of group world), rank 2 (in barrier #1 of group tp)");
     world_close(w);
 }
 

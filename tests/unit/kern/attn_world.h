@@ -1,5 +1,5 @@
-/* A small attention problem on any ISA level, thread count, chunking and DCP cut, through the kernel
- * table; and its double-precision oracle. The cache is NaN wherever nothing was stored. */
+/* A small attention problem on any ISA level, thread count, chunking and DCP cut, through the
+ * kernel table; and its double-precision oracle. The cache is NaN wherever nothing was stored. */
 #ifndef WEFT_TESTS_ATTN_WORLD_H
 #define WEFT_TESTS_ATTN_WORLD_H
 

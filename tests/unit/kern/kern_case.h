@@ -158,11 +158,20 @@ static inline void reference_block(const float *x, int8_t *q, float *dx, float *
     float id = amax > 0.0f ? 127.0f / amax : 0.0f;
     *dx = amax / 127.0f;
     *sum = 0;
+    int32_t square = 0;
+    float lane[16];
     for (int32_t i = 0; i < 32; i++) {
         float y = x[i] * id;
         q[i] = (int8_t)nearbyintf(y);
         *sum += q[i];
+        square += q[i] * q[i];
+        lane[i % 16] = i < 16 ? x[i] * (float)q[i] : fmaf(x[i], (float)q[i], lane[i % 16]);
     }
+    for (int32_t step = 8; step > 0; step /= 2)
+        for (int32_t i = 0; i < step; i++)
+            lane[i] += lane[i + step];
+    if (square > 0)
+        *dx = lane[0] / (float)square;
     *xs = *dx * (float)*sum;
 }
 

@@ -1,5 +1,5 @@
-/* Attention over the paged cache: levels against each other bit for bit, against a double oracle, and
- * the promises that no cut of the work shows in the output. */
+/* Attention over the paged cache: levels against each other bit for bit, against a double oracle,
+ * and the promises that no cut of the work shows in the output. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "kern/cpu/attn_isa.h"
 #include "unit/kern/attn_world.h"
 
 static const char *const levels[] = {"scalar", "avx512vnni"};
@@ -152,8 +153,8 @@ static float *attend(const world *w, const char *isa) {
     return out;
 }
 
-/* Keys that a row does not see are NaN or infinite: later tokens of its page, keys before the window,
- * and memory that was never written. Rows that do not see them keep their bits. */
+/* Keys that a row does not see are NaN or infinite: later tokens of its page, keys before the
+ * window, and memory that was never written. Rows that do not see them keep their bits. */
 static void unseen_keys_are_never_used(void **state) {
     (void)state;
     world_rng r = {91};
@@ -192,8 +193,8 @@ static void unseen_keys_are_never_used(void **state) {
     }
 }
 
-/* A NaN or infinite query makes NaN of its own head's row and of nothing else; levels agree on which
- * values are NaN. */
+/* A NaN or infinite query makes NaN of its own head's row and of nothing else; levels agree on
+ * which values are NaN. */
 static void nan_scores_stay_in_their_row(void **state) {
     (void)state;
     world_rng r = {17};
@@ -336,6 +337,99 @@ static void empty_states_are_the_identity(void **state) {
         free(out);
     }
     world_free(&w);
+}
+
+/* ---- one page update, with rows that no operation would put side by side ---- */
+
+typedef struct page_case {
+    cpu_block b;
+    cpu_page page[CPU_BATCH];
+    int32_t n_page, rows, row_end[32];
+    float *o, m[32], l[32];
+} page_case;
+
+static void run_page_case(const page_case *c, const cpu_attn_isa *isa, float *o, float *m,
+                          float *l) {
+    size_t o_bytes = (size_t)(c->rows * c->b.o_stride) * sizeof *o;
+    memcpy(o, c->o, o_bytes);
+    memcpy(m, c->m, sizeof c->m);
+    memcpy(l, c->l, sizeof c->l);
+    cpu_block b = c->b;
+    b.row_end = c->row_end;
+    b.work = aligned_alloc(64, cpu_attn_work_floats(cpu_block_rows(1), b.head_dim) * sizeof(float));
+    isa->begin(&b);
+    cpu_states s = {.o = o, .m = m, .l = l};
+    for (int32_t at = 0; at < c->n_page; at += b.page_batch) {
+        int32_t n = c->n_page - at < b.page_batch ? c->n_page - at : b.page_batch;
+        isa->score(&b, c->page + at, n);
+        for (int32_t i = 0; i < n; i++)
+            isa->update(&b, &c->page[at + i], i, &s);
+    }
+    free(b.work);
+}
+
+/* Every row has its own end, some before the page, some behind it: rows beside each other differ in
+ * what they see, and a row that sees nothing keeps o, m and l to the bit. */
+static void rows_of_a_block_may_differ(void **state) {
+    (void)state;
+    if (!has_level("avx512vnni"))
+        skip();
+    world_rng r = {61};
+    for (int32_t round = 0; round < 300; round++) {
+        page_case c = {.n_page = rng_int(&r, 1, 4)};
+        cpu_block *b = &c.b;
+        b->n_row = rng_int(&r, 1, 24);
+        b->group = rng_int(&r, 1, 4);
+        b->head_dim = head_dims[rng_int(&r, 0, 6)];
+        b->o_stride = cpu_round_up(b->head_dim, 16);
+        b->scale = 0.25f;
+        b->type = (kern_kv_type)rng_int(&r, 0, 2);
+        b->first_key = rng_int(&r, 0, 40);
+        b->q_stride = (size_t)(b->group * b->head_dim) + 2;
+        c.rows = cpu_round_up(b->n_row, 4);
+        size_t n_q = (size_t)b->n_row * b->q_stride, n_o = (size_t)(c.rows * b->o_stride);
+        float *q = world_floats(n_q), *o[3];
+        for (size_t i = 0; i < n_q; i++)
+            q[i] = 2 * rng_float(&r);
+        b->q = q;
+        size_t n_value = 2 * 16 * (size_t)b->head_dim, elem = kern_kv_elem(b->type);
+        uint8_t *pages = malloc(4 * n_value * elem);
+        for (size_t i = 0; i < 4 * n_value; i++) {
+            float x = rng_float(&r);
+            world_narrow(b->type, &x, 1, pages + i * elem);
+        }
+        for (int32_t p = 0; p < c.n_page; p++)
+            c.page[p] = (cpu_page){pages + (size_t)p * n_value * elem, 16 * p};
+        for (int32_t i = 0; i < 3; i++)
+            o[i] = world_floats(n_o);
+        c.o = o[2];
+        for (int32_t i = 0; i < c.rows; i++) {
+            bool empty = rng_int(&r, 0, 1);
+            c.row_end[i] = i < b->n_row ? rng_int(&r, 0, 70) : 0;
+            c.m[i] = empty ? -INFINITY : rng_float(&r);
+            c.l[i] = empty ? 0.0f : 1.0f;
+            for (int32_t d = 0; d < b->o_stride; d++)
+                c.o[i * b->o_stride + d] = empty || d >= b->head_dim ? 0.0f : rng_float(&r);
+        }
+        float m[2][32], l[2][32];
+        run_page_case(&c, &cpu_attn_scalar, o[0], m[0], l[0]);
+        run_page_case(&c, &cpu_attn_avx512vnni, o[1], m[1], l[1]);
+        for (int32_t i = 0; i < b->n_row; i++) {
+            size_t at = (size_t)(i * b->o_stride), bytes = (size_t)b->head_dim * sizeof(float);
+            assert_memory_equal(o[0] + at, o[1] + at, bytes);
+            assert_memory_equal(&m[0][i], &m[1][i], 4);
+            assert_memory_equal(&l[0][i], &l[1][i], 4);
+            if (c.row_end[i] <= b->first_key) {
+                assert_memory_equal(o[0] + at, c.o + at, bytes);
+                assert_memory_equal(&m[0][i], &c.m[i], 4);
+                assert_memory_equal(&l[0][i], &c.l[i], 4);
+            }
+        }
+        for (int32_t i = 0; i < 3; i++)
+            free(o[i]);
+        free(pages);
+        free(q);
+    }
 }
 
 /* ---- finish on nodes made by hand ---- */
@@ -518,7 +612,7 @@ static void store_writes_its_slots_only(void **state) {
     }
 }
 
-/* Pages beyond 2^32 bytes (2^31 elements): address space is reserved, three pages are touched (I10). */
+/* A page beyond 2^32 bytes (2^31 elements); the rest is address space only (I10). */
 static void high_pages_are_reached(void **state) {
     (void)state;
     enum { D = 256, KV = 8, GROUP = 1 };
@@ -642,6 +736,7 @@ int main(void) {
         cmocka_unit_test(extreme_scores),
         cmocka_unit_test(own_tokens_count_once),
         cmocka_unit_test(empty_states_are_the_identity),
+        cmocka_unit_test(rows_of_a_block_may_differ),
         cmocka_unit_test(merging_empty_states),
         cmocka_unit_test(merge_follows_the_rule),
         cmocka_unit_test(store_writes_its_slots_only),

@@ -272,7 +272,7 @@ static void extremes(void **state) {
             }
 }
 
-/* Float types with infinities, denormals and signed zeros among the values. */
+/* Float types with denormals, signed zeros and values near the end of the range. */
 static void float_extremes(void **state) {
     (void)state;
     static const float values[] = {0.0f, -0.0f, 0x1p-149f, -0x1p-126f, 3e38f, 1.0f, -1.0f, 1e-30f};
@@ -448,7 +448,7 @@ static void accuracy(void **state) {
     }
 }
 
-/* K cut over two ranks: covers, then the rest of the tree in reduce_norm, give the bits of one rank. */
+/* K cut over two ranks: covers, then the rest of the tree in reduce_norm: the bits of one rank. */
 static buf cut_over(const kern_table *t, kern_dev *dev, const kern_weight *w, const kern_act *x,
                     int32_t n_row, int32_t n_leaf, int32_t cut_at, buf residual, kern_mem norm) {
     int32_t hidden = w->n_out, leaf_in = x->k / n_leaf;

@@ -48,7 +48,7 @@ static void double_functions_at_the_edges(void **state) {
     assert_true(isnan(exact_sin(NAN)) && isnan(exact_cos(INFINITY)) && isnan(exact_sin(1e10)));
 }
 
-/* The positions of I08 and all of a short table: within half a step of f32 of libm's double value. */
+/* The positions of I08 and more: within half a step of f32 of libm's value. */
 static void table_against_libm(void **state) {
     (void)state;
     static const int32_t positions[] = {0,    1,    2,     255,    256,     257,
@@ -246,8 +246,8 @@ static void rope_follows_the_formula(void **state) {
     }
 }
 
-/* v goes through rounding alone: known ties, both ends of the range, denormals, NaN; every level the
- * same bits as the conversions of tensor/. */
+/* v goes through rounding alone: known ties, both ends of the range, denormals, NaN; every level
+ * the same bits as the conversions of tensor/. */
 static void values_round_to_nearest_even(void **state) {
     (void)state;
     typedef struct known {

@@ -16,7 +16,7 @@
 #include "load/load.h"
 #include "unit/load/gguf_edit.h"
 
-/* ---- memory asked for while `counting`, in the plain build; a limit on one piece in others ---- */
+/* ---- memory asked for while `counting` (plain build), or a limit on one piece (others) ---- */
 
 static size_t counted;
 static bool counting;
@@ -140,7 +140,7 @@ static void check_bad_file(const json_t *expect) {
     const char *must = json_string_value(json_object_get(expect, "must"));
     const json_t *names = json_object_get(expect, "names");
     char path[256], log[8192];
-    size_t n;
+    size_t n = 0;
     snprintf(path, sizeof path, "bad/%s", file);
     uint8_t *data = read_golden(path, &n);
     assert_non_null(data);
@@ -183,7 +183,7 @@ static void test_bad_files(void **state) {
 /* Each cut of a sound file is an error, at every byte. */
 static void test_every_cut(void **state) {
     (void)state;
-    size_t n;
+    size_t n = 0;
     uint8_t *data = read_golden("bad/ok_base.gguf", &n);
     assert_non_null(data);
     for (size_t cut = 0; cut < n; cut++) {
@@ -211,7 +211,7 @@ static uint64_t rng(void) {
 static void test_random_damage(void **state) {
     (void)state;
     static const uint8_t values[] = {0, 1, 2, 4, 8, 9, 0x20, 0x7F, 0x80, 0xFE, 0xFF};
-    size_t n;
+    size_t n = 0;
     uint8_t *data = read_golden("bad/ok_base.gguf", &n);
     assert_non_null(data);
     log_set_level(LOG_QUIET);
@@ -327,6 +327,36 @@ static void test_golden_config(void **state) {
     load_close(m);
 }
 
+/* A seed of the fuzzer: the smallest model, with every key that weft reads. */
+static void test_all_keys(void **state) {
+    (void)state;
+    size_t n = 0;
+    uint8_t *data = file_read(WEFT_SOURCE "/fuzz/corpus/gguf/tiny_all_keys.gguf", &n);
+    assert_non_null(data);
+    load_model *m = NULL;
+    weft_error err = {.text = ""};
+    char log[1000];
+    capture_begin();
+    weft_status s = open_bytes(data, n, &m, &err);
+    capture_end(log, sizeof log);
+    assert_string_equal(err.text, "");
+    assert_int_equal(s, WEFT_OK);
+    assert_true(holds(log, "llama.unknown") && holds(log, "the first is extra"));
+    const load_vocab *v = load_get_vocab(m);
+    assert_string_equal(v->pre, "llama-bpe");
+    assert_true(v->add_bos);
+    assert_int_equal(v->eot, 3);
+    assert_int_equal(v->n_merge, 1); /* without the head line */
+    assert_memory_equal(v->merge[0].data, "a b", 3);
+    assert_int_equal(v->chat_template.bytes, 5);
+    assert_int_equal(load_get_config(m)->rope_dim, 2);
+    const load_llama *w = load_get_llama(m);
+    assert_int_equal(w->output->ggml_type, DTYPE_BF16);
+    assert_int_equal(w->token_embd->ggml_type, DTYPE_F16);
+    load_close(m);
+    free(data);
+}
+
 static void test_demo(void **state) {
     (void)state;
     if (access(WEFT_DEMO_MODEL, R_OK) != 0) {
@@ -370,7 +400,7 @@ static void test_demo(void **state) {
 
 static void test_value_text(void **state) {
     (void)state;
-    size_t n;
+    size_t n = 0;
     uint8_t *data = read_golden("bad/ok_base.gguf", &n);
     assert_non_null(data);
     load_model *m = NULL;
@@ -446,7 +476,8 @@ int main(void) {
         cmocka_unit_test(test_bad_files),     cmocka_unit_test(test_every_cut),
         cmocka_unit_test(test_random_damage), cmocka_unit_test(test_dequant),
         cmocka_unit_test(test_golden_config), cmocka_unit_test(test_demo),
-        cmocka_unit_test(test_value_text),    cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_all_keys),      cmocka_unit_test(test_value_text),
+        cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

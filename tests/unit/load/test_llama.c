@@ -1,5 +1,6 @@
-/* What a llama file may hold beside the plain model: features that weft does not compute are refused
- * by name, harmless things load, doubtful ones warn. Every case is a sound file with one change. */
+/* What a llama file may hold beside the plain model: features that weft does not compute are
+ * refused by name, harmless things load, doubtful ones warn. Every case is a sound file with one
+ * change. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>

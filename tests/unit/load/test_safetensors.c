@@ -65,7 +65,7 @@ static void must_refuse(const char *header, uint64_t claim, size_t n_data, const
 static void test_sound(void **state) {
     (void)state;
     char path[64], log[1000];
-    /* 56 bytes of header with its spaces, so that the data starts at 64 + ... : any multiple of 8 */
+    /* padded with spaces, so that the data starts at a multiple of 8 */
     char header[400];
     snprintf(header, sizeof header, "%-240s",
              "{\"__metadata__\": {\"format\": \"pt\"}, \"b\": {\"dtype\": \"U8\", \"shape\": [3], "

@@ -253,7 +253,7 @@ static const uint8_t *golden_find(const golden *g, const char *type, const char 
 
 static void test_golden_blocks(void **state) {
     (void)state;
-    golden g;
+    golden g = {0};
     if (!golden_open(&g)) {
         skip();
     }

@@ -216,10 +216,10 @@ static void check_long(const char *pre, const char *unit, size_t n_unit) {
     }
     toy_add(v, "<|<|<|", LOAD_TOKEN_USER);
     tok *t = create(v);
-    size_t bytes = strlen(unit) * n_unit, n = 0, total = 0;
+    size_t unit_bytes = strlen(unit), bytes = unit_bytes * n_unit, n = 0, total = 0;
     char *text = malloc(bytes + 1);
-    for (size_t i = 0; i < n_unit; i++) {
-        memcpy(text + i * strlen(unit), unit, strlen(unit));
+    for (size_t i = 0; i < bytes; i++) {
+        text[i] = unit[i % unit_bytes];
     }
     int32_t *ids = NULL;
     double start = seconds();
@@ -259,8 +259,8 @@ static void test_unordered_marks(void **state) {
     enum { N = 100000 };
     char *text = malloc(4 * N + 1);
     text[0] = 'x';
-    for (size_t i = 0; i < N; i++) {
-        memcpy(text + 1 + 4 * i, "\xCC\x8D\xCC\xA3", 4);
+    for (size_t i = 0; i < 4 * N; i++) {
+        text[1 + i] = "\xCC\x8D\xCC\xA3"[i % 4];
     }
     int32_t *ids = NULL;
     size_t n = 0;

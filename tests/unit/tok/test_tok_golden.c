@@ -55,8 +55,8 @@ static void read_tokens(json_vocab *v, json_t *table, const json_t *added) {
         size_t id = (size_t)json_integer_value(json_object_get(value, "id"));
         n = id + 1 > n ? id + 1 : n;
     }
-    v->token = calloc(n, sizeof *v->token);
-    v->type = calloc(n, sizeof *v->type);
+    v->token = calloc(n + 1, sizeof *v->token);
+    v->type = calloc(n + 1, sizeof *v->type);
     json_object_foreach(table, key, value) {
         size_t id = (size_t)json_integer_value(value);
         v->token[id] = (load_string){key, strlen(key)};

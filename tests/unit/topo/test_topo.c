@@ -275,10 +275,15 @@ static void test_refusals(void **state) {
     check_refused(&demo, (topo_sizes){2, 1, 1}, "9 query heads");
     demo.leaves_o = 9;
     check_refused(&demo, (topo_sizes){9, 1, 1}, "MLP down 12");
+    demo.leaves_o = 6;
+    demo.leaves_down = 9;
+    check_refused(&demo, (topo_sizes){9, 1, 1}, "attention output 6");
     demo.panel = 128; /* 3 heads of 64 are not whole panels */
     check_refused(&demo, (topo_sizes){3, 1, 1}, "multiples of 128");
     topo_sizes one = {1, 1, 1};
     assert_int_equal(topo_check(&demo, one, NULL), WEFT_OK); /* no cut, no panel rule */
+    demo.n_head = 12; /* now 4 query heads are, one KV head is not */
+    check_refused(&demo, (topo_sizes){3, 1, 1}, "KV 3 heads of 64");
     demo = demo_model();
     demo.ffn = 1536 + 24; /* 520 per rank */
     check_refused(&demo, (topo_sizes){3, 1, 1}, "MLP 1560");

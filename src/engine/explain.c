@@ -1,0 +1,430 @@
+#include "engine/explain.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/engine.h"
+
+#define NAME(id, name, text) name,
+#define TEXT(id, name, text) text,
+const char *const explain_move_name[EXPLAIN_N_MOVE] = {EXPLAIN_MOVE_TABLE(NAME)};
+const char *const explain_move_text[EXPLAIN_N_MOVE] = {EXPLAIN_MOVE_TABLE(TEXT)};
+#undef NAME
+#undef TEXT
+
+/* ---- kernels that do nothing ---- */
+
+#define DRY_OPERATIONS(X)                                                                          \
+    X(embed)                                                                                       \
+    X(linear)                                                                                      \
+    X(swiglu)                                                                                      \
+    X(reduce_norm)                                                                                 \
+    X(pick)                                                                                        \
+    X(qk_rope)                                                                                     \
+    X(kv_store)                                                                                    \
+    X(kv_pack)                                                                                     \
+    X(attn_fold)                                                                                   \
+    X(attn_finish)
+#define DRY_FUNCTION(op)                                                                           \
+    static void dry_##op(kern_dev *dev, const kern_##op *p) {                                      \
+        (void)dev;                                                                                 \
+        (void)p;                                                                                   \
+    }
+DRY_OPERATIONS(DRY_FUNCTION)
+#undef DRY_FUNCTION
+
+static kern_table dry_table(const kern_table *k) {
+    kern_table dry = *k;
+#define DRY_SET(op) dry.op = dry_##op;
+    DRY_OPERATIONS(DRY_SET)
+#undef DRY_SET
+    return dry;
+}
+
+/* ---- a transport that counts ---- */
+
+typedef struct dry_comm {
+    comm base;
+    explain_rank *rank;
+    bool states_next; /* the DCP group's all-to-all after a gather of queries brings states home */
+} dry_comm;
+
+static weft_status dry_gather(comm *c, comm_group g, kern_mem recv, const size_t *bytes,
+                              const size_t *at) {
+    (void)recv;
+    (void)at;
+    dry_comm *d = (dry_comm *)c;
+    explain_move move = g == COMM_DCP  ? EXPLAIN_QUERIES
+                        : g == COMM_TP ? EXPLAIN_NODES
+                                       : EXPLAIN_RESULTS;
+    d->states_next = g == COMM_DCP;
+    for (int32_t m = 0; m < c->size[g]; m++) {
+        if (m == c->index[g])
+            d->rank->sent[move] += (int64_t)bytes[m] * (c->size[g] - 1);
+        else
+            d->rank->received[move] += (int64_t)bytes[m];
+    }
+    return WEFT_OK;
+}
+
+static weft_status dry_to_all(comm *c, comm_group g, kern_mem send, const size_t *send_bytes,
+                              const size_t *send_at, kern_mem recv, const size_t *recv_bytes,
+                              const size_t *recv_at) {
+    (void)send;
+    (void)send_at;
+    (void)recv;
+    (void)recv_at;
+    dry_comm *d = (dry_comm *)c;
+    explain_move move = g == COMM_PCP    ? EXPLAIN_DELIVER
+                        : d->states_next ? EXPLAIN_STATES
+                                         : EXPLAIN_PAGES;
+    d->states_next = false;
+    for (int32_t m = 0; m < c->size[g]; m++) {
+        if (m == c->index[g])
+            continue;
+        d->rank->sent[move] += (int64_t)send_bytes[m];
+        d->rank->received[move] += (int64_t)recv_bytes[m];
+    }
+    return WEFT_OK;
+}
+
+static const comm_vtable dry_vtable = {.all_gather_v = dry_gather, .all_to_all_v = dry_to_all};
+
+static void dry_comm_init(dry_comm *d, explain_rank *r) {
+    *d = (dry_comm){.base = {.v = &dry_vtable, .world = r->topo.world, .rank = r->topo.rank},
+                    .rank = r};
+    memcpy(d->base.size, r->topo.members.size, sizeof d->base.size);
+    memcpy(d->base.index, r->topo.members.index, sizeof d->base.index);
+}
+
+/* ---- the step ---- */
+
+typedef struct step {
+    kv_pools *kv;
+    kv_table *table;     /* [n_request] */
+    int32_t *page;       /* behind the tables */
+    int32_t *token;      /* ids do not matter: zeros for all */
+    batch_request *req;  /* [n_request] */
+    batch_global global; /* of the requests that run */
+} step;
+
+static void step_close(step *s) {
+    free(s->req);
+    free(s->token);
+    free(s->page);
+    free(s->table);
+    kv_close(s->kv);
+}
+
+static weft_status sizes_check(const explain *e, weft_error *err) {
+    const weft_engine_params *p = &e->setup.p;
+    int32_t n_decode = 0;
+    for (int32_t i = 0; i < e->n_request; i++) {
+        const explain_request *r = &e->request[i];
+        n_decode += r->decode;
+        if (r->size < 1 || r->size >= e->longest)
+            return error_set(err, WEFT_ERR_TOO_LONG,
+                             "%s %d: expected 1 to %d tokens; with a token of the answer a "
+                             "request has at most %d (--max-model-len %d, %lld in the cache)",
+                             r->decode ? "--decode" : "--prompts", r->size, e->longest - 1,
+                             e->longest, p->max_model_len, (long long)e->cache_tokens);
+    }
+    if (n_decode > p->max_num_seqs)
+        return error_set(err, WEFT_ERR_TOO_LONG,
+                         "--decode: %d requests; --max-num-seqs allows %d at a time", n_decode,
+                         p->max_num_seqs);
+    return WEFT_OK;
+}
+
+static weft_status step_open(const explain *e, step *s, weft_error *err) {
+    const engine_setup *u = &e->setup;
+    size_t n = (size_t)e->n_request, pages = 0;
+    int32_t longest = 1;
+    for (size_t i = 0; i < n; i++) {
+        pages += (size_t)(e->request[i].size / u->caps.page_tokens + 1);
+        longest = e->request[i].size > longest ? e->request[i].size : longest;
+    }
+    s->table = calloc(n + 1, sizeof *s->table);
+    s->page = calloc(pages + 1, sizeof *s->page);
+    s->token = calloc((size_t)longest + 1, sizeof *s->token);
+    s->req = calloc(n + 1, sizeof *s->req);
+    if (!s->table || !s->page || !s->token || !s->req)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for the page tables of %d requests",
+                         e->n_request);
+    int32_t *at = s->page;
+    for (size_t i = 0; i < n; i++) {
+        int32_t cap = e->request[i].size / u->caps.page_tokens + 1;
+        s->table[i] = (kv_table){.page = at, .cap = cap};
+        at += cap;
+    }
+    s->global = (batch_global){.kind = PLAN_STEP, .req = s->req};
+    return WEFT_OK;
+}
+
+static const char text_budget[] = "--max-num-batched-tokens", text_seqs[] = "--max-num-seqs",
+                  text_pages[] = "pages of the cache", text_queue[] = "the one before it waits";
+
+/* What lets a request wait; NULL when it can start. Decoding requests come first and have their
+ * slot and pages already. */
+static const char *why_waits(const explain *e, step *s, int32_t i, int32_t budget) {
+    const explain_request *r = &e->request[i];
+    if (i > 0 && e->request[i - 1].n_new == 0 && !r->decode)
+        return e->request[i - 1].limit == text_budget ? text_budget : text_queue;
+    if (budget == 0)
+        return text_budget;
+    if (!r->decode && i >= e->setup.p.max_num_seqs)
+        return text_seqs;
+    if (!r->decode && !kv_extend(s->kv, &s->table[i], r->size))
+        return text_pages;
+    return NULL;
+}
+
+/* First come first served within the token budget, as the scheduler does it: a prompt that does
+ * not fit is cut, and nobody overtakes one that waits. */
+static void step_schedule(explain *e, step *s) {
+    int32_t budget = e->setup.p.max_num_batched_tokens, page_tokens = e->setup.caps.page_tokens;
+    for (int32_t i = 0; i < e->n_request; i++) {
+        explain_request *r = &e->request[i];
+        r->start = r->decode ? r->size : 0;
+        r->limit = why_waits(e, s, i, budget);
+        if (r->limit)
+            continue;
+        int32_t want = r->decode ? 1 : r->size;
+        r->n_new = want < budget ? want : budget;
+        r->limit = r->n_new < want ? text_budget : NULL;
+        r->n_page = (r->start + r->n_new - 1) / page_tokens + 1;
+        budget -= r->n_new;
+        e->n_tok += r->n_new;
+        bool last = r->n_new == want;
+        s->req[e->n_run++] = (batch_request){.slot = i,
+                                             .start = r->start,
+                                             .n_new = r->n_new,
+                                             .n_logits = last,
+                                             .sample = last,
+                                             .decode = r->decode,
+                                             .token = s->token,
+                                             .page = s->table[i].page};
+    }
+    s->global.n_req = e->n_run;
+}
+
+static weft_status step_make(explain *e, step *s, weft_error *err) {
+    weft_status st = step_open(e, s, err);
+    if (st != WEFT_OK)
+        return st;
+    int64_t all = 0;
+    for (int32_t i = 0; i < e->n_request; i++) {
+        const explain_request *r = &e->request[i];
+        if (r->decode)
+            all += r->size + 1;
+        if (r->decode && !kv_extend(s->kv, &s->table[i], r->size + 1))
+            return error_set(err, WEFT_ERR_TOO_LONG,
+                             "--decode: the cache of %lld tokens does not hold the first %d "
+                             "contexts, %lld tokens with the new ones",
+                             (long long)e->cache_tokens, i + 1, (long long)all);
+    }
+    step_schedule(e, s);
+    for (int32_t i = 0; i < e->n_run; i++) {
+        explain_request *r = &e->request[i];
+        r->owner = calloc((size_t)r->n_new, sizeof *r->owner);
+        if (!r->owner)
+            return error_set(err, WEFT_ERR_MEMORY, "no memory for %d tokens", r->n_new);
+    }
+    return WEFT_OK;
+}
+
+/* ---- a rank ---- */
+
+static weft_status rank_rows(explain *e, explain_rank *r, const batch_local *b, weft_error *err) {
+    r->n_tok = b->n_tok;
+    r->n_row = b->n_row;
+    r->row = malloc((size_t)(b->n_row + 1) * sizeof *r->row);
+    if (!r->row)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d rows", b->n_row);
+    for (int32_t i = 0; i < b->n_row; i++) {
+        const batch_row *row = &b->row[i];
+        explain_request *q = &e->request[row->req];
+        r->row[i] = *row;
+        q->pass_kv = row->tok0 >= b->n_q_tok;
+        memset(q->owner + (row->start - q->start), r->topo.c, (size_t)row->len);
+    }
+    return WEFT_OK;
+}
+
+/* The collectives of a step in the engine's order: layers, logits rows, results. */
+static weft_status rank_run(explain_rank *r, model_rank *m, const batch_local *b) {
+    kern_mem block = {0};
+    weft_status s = m->w->arch->forward(m, b, block);
+    int64_t nodes = r->sent[EXPLAIN_NODES], nodes_in = r->received[EXPLAIN_NODES];
+    for (int32_t first = 0; first < b->n_logit && s == WEFT_OK; first += MODEL_LOGIT_CHUNK) {
+        int32_t left = b->n_logit - first;
+        s = m->w->arch->logits(m, b, block, first,
+                               left < MODEL_LOGIT_CHUNK ? left : MODEL_LOGIT_CHUNK, NULL);
+    }
+    /* what the TP group gathered after the layers is logits */
+    r->sent[EXPLAIN_LOGITS] = r->sent[EXPLAIN_NODES] - nodes;
+    r->received[EXPLAIN_LOGITS] = r->received[EXPLAIN_NODES] - nodes_in;
+    r->sent[EXPLAIN_NODES] = nodes;
+    r->received[EXPLAIN_NODES] = nodes_in;
+    size_t bytes[TOPO_MAX_WORLD], at[TOPO_MAX_WORLD] = {0};
+    for (int32_t i = 0; i < r->topo.world; i++) {
+        bool samples = i % r->topo.sizes.tp == 0;
+        bytes[i] = samples ? (size_t)b->logit_n[i / r->topo.sizes.tp] * sizeof(engine_result) : 0;
+    }
+    return s == WEFT_OK ? m->comm->v->all_gather_v(m->comm, COMM_WORLD, block, bytes, at) : s;
+}
+
+static void rank_memory(const explain *e, explain_rank *r, const batch_builder *b) {
+    const engine_setup *s = &e->setup;
+    kern_mem nowhere;
+    size_t rows = (size_t)s->p.max_num_batched_tokens;
+    kern_memory_add(&r->memory, "step block", (size_t)batch_block_cap(b) * sizeof(int32_t),
+                    &nowhere);
+    kern_memory_add(&r->memory, "results", rows * sizeof(engine_result), &nowhere);
+    kern_limits limits = engine_setup_limits(e->cfg, s, b);
+    r->scratch_bytes = s->k->scratch_bytes(r->n_thread, &limits);
+    r->host_bytes = plan_cap(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens) +
+                    rows * sizeof(engine_result);
+    if (r->topo.t == 0)
+        r->host_bytes += (size_t)MODEL_LOGIT_CHUNK * (size_t)s->model.n_vocab * sizeof(float);
+}
+
+static weft_status rank_make(explain *e, const model_weights *w, const step *st, int32_t i,
+                             weft_error *err) {
+    const engine_setup *s = &e->setup;
+    explain_rank *r = &e->rank[i];
+    dry_comm dry;
+    batch_builder *builder = NULL;
+    model_rank *m = NULL;
+    batch_local local;
+    topo_init(&s->model, s->sizes, i, &r->topo);
+    r->n_thread = engine_setup_threads(s, i);
+    dry_comm_init(&dry, r);
+    weft_status status = batch_builder_open(&r->topo, &s->caps, &builder, err);
+    if (status != WEFT_OK)
+        return status;
+    model_rank_setup ms = {.comm = &dry.base,
+                           .topo = &r->topo,
+                           .builder = builder,
+                           .kv_type = s->kv_type,
+                           .kv_pages = s->p.kv_pages,
+                           .round_pages = s->caps.round_pages};
+    status = model_rank_open(w, &ms, &r->memory, &m, err);
+    if (status == WEFT_OK) {
+        rank_memory(e, r, builder);
+        batch_build(builder, &st->global, &local);
+        status = rank_rows(e, r, &local, err);
+    }
+    if (status == WEFT_OK)
+        status = rank_run(r, m, &local);
+    if (status == WEFT_OK && r->memory.failed)
+        status = error_set(err, WEFT_ERR_MEMORY, "no memory for the list of buffers");
+    model_rank_close(m);
+    batch_builder_close(builder);
+    return status;
+}
+
+/* ---- all ---- */
+
+static weft_status requests_make(explain *e, const explain_ask *ask, weft_error *err) {
+    e->n_request = ask->n_decode + ask->n_prompt;
+    e->request = calloc((size_t)e->n_request + 1, sizeof *e->request);
+    if (!e->request)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d requests", e->n_request);
+    for (int32_t i = 0; i < e->n_request; i++) {
+        bool decode = i < ask->n_decode;
+        e->request[i].decode = decode;
+        e->request[i].size = decode ? ask->decode[i] : ask->prompt[i - ask->n_decode];
+    }
+    return WEFT_OK;
+}
+
+static weft_status cache_open(explain *e, step *s, weft_error *err) {
+    const engine_setup *u = &e->setup;
+    topo t;
+    topo_init(&u->model, u->sizes, 0, &t);
+    weft_status st = kv_open(u->sizes.dcp, t.shard_cut, t.kv_shards, u->caps.page_tokens,
+                             u->p.kv_pages, &s->kv, err);
+    if (st != WEFT_OK)
+        return st;
+    int32_t fits = kv_capacity_tokens(s->kv);
+    e->longest = fits < u->p.max_model_len ? fits : u->p.max_model_len;
+    e->cache_tokens = (int64_t)u->p.kv_pages * u->sizes.dcp * u->caps.page_tokens;
+    return WEFT_OK;
+}
+
+/* The rule's two sides, as batch_choose_exchange compares them on a rank. */
+static void exchange_bytes(explain *e) {
+    const topo *t = &e->rank[0].topo;
+    int64_t d = e->cfg->head_dim;
+    for (int32_t i = 0; i < e->n_run; i++) {
+        explain_request *r = &e->request[i];
+        r->q_bytes = (int64_t)r->n_new * t->n_head * (4 * d + 4 * d + 8);
+        r->kv_bytes = ((int64_t)r->start + r->n_new) * 2 * t->n_kv_head * d * e->setup.caps.kv_elem;
+    }
+}
+
+static weft_status ranks_make(explain *e, const load_model *file, const step *s, weft_error *err) {
+    kern_table dry = dry_table(e->setup.k);
+    model_weights *w = NULL;
+    e->rank = calloc((size_t)e->setup.world, sizeof *e->rank);
+    if (!e->rank)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d ranks", e->setup.world);
+    weft_status st = model_weights_open(file, &dry, e->setup.p.max_model_len, &w, err);
+    if (st != WEFT_OK)
+        return st;
+    e->weight_bytes = w->memory.bytes;
+    for (int32_t i = 0; i < e->setup.world && st == WEFT_OK; i++)
+        st = rank_make(e, w, s, i, err);
+    model_weights_close(w);
+    return st;
+}
+
+weft_status explain_open(const load_model *file, const weft_engine_params *params,
+                         const explain_ask *ask, explain **out, weft_error *err) {
+    explain *e = calloc(1, sizeof *e);
+    step s = {0};
+    if (!e)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for a plan");
+    e->cfg = load_get_config(file);
+    weft_status st = engine_setup_make(file, params, &e->setup, err);
+    if (st == WEFT_OK)
+        st = requests_make(e, ask, err);
+    if (st == WEFT_OK)
+        st = cache_open(e, &s, err);
+    if (st == WEFT_OK)
+        st = sizes_check(e, err);
+    if (st == WEFT_OK)
+        st = step_make(e, &s, err);
+    if (st == WEFT_OK)
+        st = ranks_make(e, file, &s, err);
+    step_close(&s);
+    if (st != WEFT_OK) {
+        explain_close(e);
+        return st;
+    }
+    exchange_bytes(e);
+    *out = e;
+    return WEFT_OK;
+}
+
+void explain_close(explain *e) {
+    if (!e)
+        return;
+    for (int32_t i = 0; e->rank && i < e->setup.world; i++) {
+        kern_memory_release(&e->rank[i].memory, e->setup.k);
+        free(e->rank[i].row);
+    }
+    for (int32_t i = 0; e->request && i < e->n_request; i++)
+        free(e->request[i].owner);
+    free(e->rank);
+    free(e->request);
+    free(e);
+}
+
+int64_t explain_sent(const explain_rank *r) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < EXPLAIN_N_MOVE; i++)
+        n += r->sent[i];
+    return n;
+}

@@ -1,0 +1,53 @@
+# weft check: nothing differs, every planted fault does; JSON as documented.
+. "$(dirname "$0")/lib.sh"
+model=$WEFT_GOLDEN/gguf/Q4_0.gguf
+need_file "$model"
+topologies=tp1pcp1dcp1,tp1pcp2dcp1,tp1pcp2dcp2,tp2pcp2dcp2:kv,tp4pcp2dcp4,tp8pcp1dcp4
+
+for suite in cp mixed random; do
+    weft check -m "$model" --suite $suite --topologies $topologies -n 24 --json
+    want_rc 0 "suite $suite"
+    python3 - "$suite" "$work/out" <<'PY' || fail "JSON of suite $suite"
+import json, sys
+d = json.load(open(sys.argv[2]))
+assert d["identity"].startswith("exact/P16/V16/L") and d["reference"] == "tp1pcp1dcp1" and d["different"] == 0, d
+assert len(d["topologies"]) == 6, d
+for t in d["topologies"]:
+    assert set(t) >= {"tp", "pcp", "dcp", "exchange", "requests", "tokens", "logits_rows", "different", "first_difference"}, t
+    assert t["different"] == 0 and t["first_difference"] is None, t
+    assert t["tokens"] == d["topologies"][0]["tokens"] > 0 and t["logits_rows"] == d["topologies"][0]["logits_rows"], t
+    assert t["logits_rows"] > t["tokens"]
+if sys.argv[1] == "random":
+    assert any(t["preemptions"] > 0 for t in d["topologies"]), "no pool forced a preemption"
+PY
+done
+
+weft check --fault list
+want_rc 0 "fault list"
+faults=$out
+[ "$(wc -l <<<"$faults")" -ge 6 ] || fail "only these faults: $faults"
+for fault in $faults; do
+    weft check -m "$model" --topologies tp1pcp1dcp1,tp1pcp2dcp2 --fault "$fault" -n 8
+    [ "$rc" -eq 1 ] || [ "$rc" -eq 5 ] || fail "fault $fault was not caught: exit code $rc; $out $err"
+done
+weft check -m "$model" --topologies tp1pcp1dcp1,tp1pcp2dcp2 --fault rank-fails -n 8
+want_rc 5 "a rank that fails"
+want_text "$err" "rank 1" "a rank that fails"
+
+weft check -m "$model" --topologies tp1pcp2dcp3
+want_rc 2 "illegal topology"
+weft check -m "$model" --topologies tp1,pcp2
+want_rc 2 "malformed topology"
+want_text "$err" "tp1pcp2dcp2" "malformed topology"
+weft check -m "$model" --fault nonsense
+want_rc 2 "unknown fault"
+weft check -m "$model" --suite nonsense
+want_rc 2 "unknown suite"
+
+# every instruction set gives the same digest
+weft check -m "$model" --topologies tp1pcp2dcp2 -n 8 --json
+one=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["digest"])' "$work/out")
+weft check -m "$model" --topologies tp2pcp1dcp1 -n 8 --isa scalar --json
+two=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["digest"])' "$work/out")
+want_equal "$two" "$one" "scalar against the best instruction set"
+finish

@@ -1,0 +1,357 @@
+/* A plan against the engine that is really opened, and against worked numbers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+#include "engine/explain.h"
+
+static const char tiny_path[] = WEFT_GOLDEN "/gguf/Q8_0.gguf";
+static const char demo_path[] = WEFT_DEMO_MODEL;
+static load_model *tiny, *demo;
+static weft_model *tiny_model;
+
+static weft_engine_params params_of(int32_t tp, int32_t pcp, int32_t dcp) {
+    weft_engine_params p;
+    weft_engine_params_default(&p);
+    p.tp = tp, p.pcp = pcp, p.dcp = dcp;
+    p.max_num_seqs = 8;
+    p.kv_pages = 64;
+    p.n_thread = 2;
+    return p;
+}
+
+static explain *plan(const load_model *file, const weft_engine_params *p, explain_ask ask) {
+    explain *e = NULL;
+    weft_error err = {0};
+    if (explain_open(file, p, &ask, &e, &err) != WEFT_OK)
+        fail_msg("%s", err.text);
+    return e;
+}
+
+#define LIST(...) ((const int32_t[]){__VA_ARGS__}), (int32_t)(sizeof((int32_t[]){__VA_ARGS__}) / 4)
+static explain_ask ask_of(const int32_t *prompt, int32_t n_prompt, const int32_t *decode,
+                          int32_t n_decode) {
+    return (explain_ask){prompt, decode, n_prompt, n_decode};
+}
+
+static void expect_row(const explain *e, int32_t rank, int32_t i, int32_t req, int32_t start,
+                       int32_t end) {
+    assert_true(i < e->rank[rank].n_row);
+    const batch_row *row = &e->rank[rank].row[i];
+    assert_int_equal(row->req, req);
+    assert_int_equal(row->start, start);
+    assert_int_equal(row->start + row->len, end);
+}
+
+/* ---- memory ---- */
+
+static void memory_is_the_engines(void **state) {
+    (void)state;
+    topo_sizes list[64];
+    weft_engine_params p = params_of(1, 1, 1);
+    explain *e = plan(tiny, &p, ask_of(LIST(20), NULL, 0));
+    int32_t n = topo_list(&e->setup.model, 4, list, 64);
+    explain_close(e);
+    assert_true(n >= 5 && n <= 64);
+    for (int32_t i = 0; i < n; i++) {
+        p = params_of(list[i].tp, list[i].pcp, list[i].dcp);
+        p.exchange = (weft_exchange)(i % 3);
+        p.kv_dtype = (weft_kv_dtype)(i % 2);
+        weft_engine *engine;
+        weft_engine_stats st;
+        weft_error err = {0};
+        if (weft_engine_open(tiny_model, &p, &engine, &err) != WEFT_OK)
+            fail_msg("%s", err.text);
+        weft_engine_get_stats(engine, &st);
+        e = plan(tiny, &p, ask_of(LIST(20), LIST(5)));
+        size_t all = 0;
+        for (int32_t r = 0; r < e->setup.world; r++) {
+            const kern_memory *real = &engine->rank[r].memory, *ours = &e->rank[r].memory;
+            all += ours->bytes;
+            assert_int_equal(ours->n, real->n);
+            for (int32_t k = 0; k < real->n; k++) {
+                assert_string_equal(ours->item[k].name, real->item[k].name);
+                assert_int_equal(ours->item[k].bytes, real->item[k].bytes);
+            }
+        }
+        assert_int_equal(e->weight_bytes, st.weight_bytes);
+        assert_int_equal(all, st.kv_bytes + st.scratch_bytes);
+        assert_int_equal(e->setup.p.kv_bytes, st.kv_bytes);
+        assert_int_equal(e->cache_tokens, st.n_page * e->setup.caps.page_tokens);
+        explain_close(e);
+        weft_engine_close(engine);
+    }
+}
+
+/* ---- rows and pages: the worked numbers of the design ---- */
+
+static void prompt_of_7_and_9(void **state) {
+    (void)state;
+    weft_engine_params p = params_of(1, 2, 1);
+    p.cp_min_split = 1;
+    explain *e = plan(demo, &p, ask_of(LIST(7), NULL, 0));
+    expect_row(e, 0, 0, 0, 0, 2);
+    expect_row(e, 0, 1, 0, 6, 7);
+    expect_row(e, 1, 0, 0, 2, 6);
+    assert_int_equal(e->rank[0].n_tok, 3);
+    assert_int_equal(e->rank[1].n_tok, 4);
+    const uint8_t owner[7] = {0, 0, 1, 1, 1, 1, 0};
+    assert_memory_equal(e->request[0].owner, owner, sizeof owner);
+    explain_close(e);
+    e = plan(demo, &p, ask_of(LIST(9), NULL, 0));
+    assert_int_equal(e->rank[0].n_tok, 5);
+    assert_int_equal(e->rank[1].n_tok, 4);
+    explain_close(e);
+}
+
+static void two_decodes_six_prompts(void **state) {
+    (void)state;
+    weft_engine_params p = params_of(1, 2, 2);
+    explain *e = plan(demo, &p, ask_of(LIST(64, 64, 64, 64, 64, 64), LIST(10, 20)));
+    assert_int_equal(e->n_run, 8);
+    assert_int_equal(e->n_tok, 2 + 6 * 64);
+    for (int32_t r = 0; r < 2; r++) {
+        int32_t n_decode = 0;
+        assert_true(e->rank[r].n_row <= 14);
+        for (int32_t i = 0; i < e->rank[r].n_row; i++)
+            n_decode += e->request[e->rank[r].row[i].req].decode;
+        assert_int_equal(n_decode, 1);
+    }
+    explain_close(e);
+}
+
+static void pages_of_100_tokens(void **state) {
+    (void)state;
+    weft_engine_params p = params_of(1, 2, 2);
+    explain *e = plan(demo, &p, ask_of(LIST(100), NULL, 0));
+    assert_int_equal(e->request[0].n_page, 7);
+    for (int32_t i = 0; i < 7; i++)
+        assert_int_equal(topo_page_owner(&e->rank[0].topo, i), i % 2);
+    explain_close(e);
+}
+
+/* ---- the step as the scheduler would make it ---- */
+
+static void budget_cuts(void **state) {
+    (void)state;
+    weft_engine_params p = params_of(1, 2, 1);
+    p.max_num_batched_tokens = 50;
+    explain *e = plan(demo, &p, ask_of(LIST(30, 40, 5), LIST(64)));
+    assert_int_equal(e->n_run, 3);
+    assert_int_equal(e->n_tok, 50);
+    assert_int_equal(e->request[0].start, 64);
+    assert_int_equal(e->request[1].n_new, 30);
+    assert_null(e->request[1].limit);
+    assert_int_equal(e->request[2].n_new, 19);
+    assert_string_equal(e->request[2].limit, "--max-num-batched-tokens");
+    assert_int_equal(e->request[2].n_page, 2);
+    assert_int_equal(e->request[3].n_new, 0);
+    assert_string_equal(e->request[3].limit, "--max-num-batched-tokens");
+    explain_close(e);
+}
+
+/* 10 pages: the decoding request has 5 of them, the prompt of 70 needs 5, the next 1, and nobody
+ * overtakes it. */
+static void pages_and_seqs_cut(void **state) {
+    (void)state;
+    weft_engine_params p = params_of(1, 1, 1);
+    p.kv_pages = 10;
+    explain *e = plan(demo, &p, ask_of(LIST(70, 17, 3), LIST(64)));
+    assert_int_equal(e->n_run, 2);
+    assert_string_equal(e->request[2].limit, "pages of the cache");
+    assert_string_equal(e->request[3].limit, "the one before it waits");
+    explain_close(e);
+    p.kv_pages = 64;
+    p.max_num_seqs = 2;
+    e = plan(demo, &p, ask_of(LIST(70, 17), LIST(64)));
+    assert_int_equal(e->n_run, 2);
+    assert_string_equal(e->request[2].limit, "--max-num-seqs");
+    explain_close(e);
+}
+
+/* The same requests through the real scheduler. */
+static void step_is_the_schedulers(void **state) {
+    (void)state;
+    weft_engine_params p = params_of(1, 1, 1);
+    p.kv_pages = 9, p.max_num_batched_tokens = 60, p.max_num_seqs = 3;
+    const int32_t prompt[] = {20, 33, 50, 9}, token[64] = {0};
+    explain *e = plan(demo, &p, ask_of(prompt, 4, NULL, 0));
+    kv_pools *kv;
+    sched *s;
+    const sched_run *run;
+    weft_error err;
+    int32_t cut[2] = {0, 16};
+    size_t bytes;
+    static uint8_t buf[1 << 16];
+    assert_int_equal(kv_open(1, cut, 16, 16, 9, &kv, &err), WEFT_OK);
+    assert_int_equal(sched_open(&(sched_limits){3, 60, e->setup.p.max_model_len, 16}, kv, &s, &err),
+                     WEFT_OK);
+    for (int32_t i = 0; i < 4; i++) {
+        sched_request *r;
+        assert_int_equal(sched_request_new(s, token, prompt[i], 1, &r, &err), WEFT_OK);
+        sched_submit(s, r);
+    }
+    sched_plan(s, buf, sizeof buf, &bytes);
+    assert_int_equal(sched_runs(s, &run), e->n_run);
+    for (int32_t i = 0; i < e->n_run; i++) {
+        assert_int_equal(run[i].start, e->request[i].start);
+        assert_int_equal(run[i].n_new, e->request[i].n_new);
+    }
+    sched_close(s);
+    kv_close(kv);
+    explain_close(e);
+}
+
+static void refusals(void **state) {
+    (void)state;
+    const struct {
+        weft_engine_params p;
+        explain_ask ask;
+        weft_status status;
+        const char *names;
+    } c[] = {
+        {params_of(2, 1, 1), ask_of(LIST(7), NULL, 0), WEFT_ERR_SETUP, "tp"},
+        {params_of(1, 2, 3), ask_of(LIST(7), NULL, 0), WEFT_ERR_SETUP, "dcp"},
+        {params_of(1, 1, 1), ask_of(LIST(1024), NULL, 0), WEFT_ERR_TOO_LONG, "--prompts 1024"},
+        {params_of(1, 1, 1), ask_of(NULL, 0, LIST(1024)), WEFT_ERR_TOO_LONG, "--decode 1024"},
+        {params_of(1, 1, 1), ask_of(NULL, 0, LIST(1000, 100)), WEFT_ERR_TOO_LONG, "1024 tokens"},
+        {params_of(1, 1, 1), ask_of(NULL, 0, LIST(1, 1, 1, 1, 1, 1, 1, 1, 1)), WEFT_ERR_TOO_LONG,
+         "--max-num-seqs"},
+        {params_of(1, 1, 1), ask_of(LIST(0), NULL, 0), WEFT_ERR_TOO_LONG, "--prompts 0"},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        explain *e = NULL;
+        weft_error err = {0};
+        assert_int_equal(explain_open(demo, &c[i].p, &c[i].ask, &e, &err), c[i].status);
+        assert_null(e);
+        if (!strstr(err.text, c[i].names))
+            fail_msg("\"%s\" does not name %s", err.text, c[i].names);
+    }
+    weft_engine_params p = params_of(1, 1, 1);
+    explain_close(plan(demo, &p, ask_of(LIST(1023), NULL, 0)));
+    explain_close(plan(demo, &p, ask_of(NULL, 0, LIST(1023))));
+    explain_close(plan(demo, &p, (explain_ask){0}));
+}
+
+/* ---- bytes ---- */
+
+/* SmolLM2-135M: 9 heads, 3 KV heads of 64, 30 layers; f16 cache. A wire row is 3 * 2 * 64 * 2 =
+ * 768 bytes, a page 16 of them. The prompt of 100 goes by pass-KV: rank 0 has pages 0 2 4 6,
+ * rank 1 has 1 3 5, each sends its own. The decode row goes by pass-Q: its query of 9 * 64 * 4
+ * bytes to rank 1, one state of (64 + 2) * 4 bytes per head back. */
+static void bytes_of_pcp2_dcp2(void **state) {
+    (void)state;
+    weft_engine_params p = params_of(1, 2, 2);
+    explain *e = plan(demo, &p, ask_of(LIST(100), LIST(64)));
+    const int64_t layers = 30;
+    const explain_rank *r = e->rank;
+    assert_false(e->request[0].pass_kv);
+    assert_true(e->request[1].pass_kv);
+    assert_int_equal(r[0].sent[EXPLAIN_PAGES], layers * 4 * 16 * 768);
+    assert_int_equal(r[1].sent[EXPLAIN_PAGES], layers * 3 * 16 * 768);
+    assert_int_equal(r[0].sent[EXPLAIN_QUERIES], layers * 9 * 64 * 4);
+    assert_int_equal(r[1].sent[EXPLAIN_QUERIES], 0);
+    assert_int_equal(r[0].sent[EXPLAIN_STATES], 0);
+    assert_int_equal(r[1].sent[EXPLAIN_STATES], layers * 9 * 66 * 4);
+    /* own rows in pages of the other: rank 0 has [0,25) and [75,100), of these 16-24 and 80-95;
+     * rank 1 has [25,75): 32-47, 64-74 */
+    assert_int_equal(r[0].sent[EXPLAIN_DELIVER], layers * (9 + 16 + 0) * 768);
+    assert_int_equal(r[1].sent[EXPLAIN_DELIVER], layers * (16 + 11) * 768);
+    assert_int_equal(r[0].sent[EXPLAIN_NODES] + r[0].sent[EXPLAIN_LOGITS], 0);
+    assert_int_equal(r[0].sent[EXPLAIN_RESULTS] + r[1].sent[EXPLAIN_RESULTS],
+                     2 * (int64_t)sizeof(engine_result));
+    assert_int_equal(e->request[1].q_bytes, 100 * 9 * (4 * 64 + 4 * 64 + 8));
+    assert_int_equal(e->request[1].kv_bytes, 100 * 2 * 3 * 64 * 2);
+    explain_close(e);
+}
+
+/* tp 3: a rank has 2 of 6 and 4 of 12 leaves, which fold to one node each, sent to 2 others. Two
+ * rows need logits: every rank sends its slice of the vocabulary, 49152 / 3 columns. */
+static void bytes_of_tp3(void **state) {
+    (void)state;
+    weft_engine_params p = params_of(3, 1, 1);
+    explain *e = plan(demo, &p, ask_of(LIST(33), LIST(64)));
+    for (int32_t i = 0; i < 3; i++) {
+        const int64_t *sent = e->rank[i].sent;
+        assert_int_equal(sent[EXPLAIN_NODES], 30 * 2 * 2 * 34 * 576 * 4);
+        assert_int_equal(sent[EXPLAIN_LOGITS], 2 * 2 * (49152 / 3) * 4);
+        assert_int_equal(sent[EXPLAIN_RESULTS], i == 0 ? 4 * (int64_t)sizeof(engine_result) : 0);
+        assert_int_equal(explain_sent(&e->rank[i]),
+                         sent[EXPLAIN_NODES] + sent[EXPLAIN_LOGITS] + sent[EXPLAIN_RESULTS]);
+    }
+    explain_close(e);
+}
+
+/* On every topology each byte that is sent arrives, a lone rank sends nothing, the rule's choice
+ * is taken, and the rows of all ranks are the step. */
+static void every_topology(void **state) {
+    (void)state;
+    topo_sizes list[256];
+    weft_engine_params p = params_of(1, 1, 1);
+    explain *e = plan(demo, &p, ask_of(LIST(9), NULL, 0));
+    int32_t n = topo_list(&e->setup.model, 12, list, 256);
+    explain_close(e);
+    assert_true(n > 10 && n <= 256);
+    for (int32_t i = 0; i < n; i++) {
+        p = params_of(list[i].tp, list[i].pcp, list[i].dcp);
+        e = plan(demo, &p, ask_of(LIST(100, 9, 33, 1), LIST(64, 500, 1)));
+        int64_t all = 0, tokens = 0;
+        for (int32_t k = 0; k < EXPLAIN_N_MOVE; k++) {
+            int64_t sent = 0, received = 0;
+            for (int32_t r = 0; r < e->setup.world; r++)
+                sent += e->rank[r].sent[k], received += e->rank[r].received[k];
+            assert_int_equal(sent, received);
+            all += sent;
+        }
+        for (int32_t r = 0; r < e->setup.world; r++)
+            tokens += e->rank[r].n_tok;
+        assert_int_equal(tokens, (int64_t)e->n_tok * list[i].tp);
+        assert_int_equal(all == 0, e->setup.world == 1);
+        for (int32_t q = 0; q < e->n_run; q++)
+            assert_int_equal(e->request[q].pass_kv,
+                             list[i].dcp > 1 && e->request[q].kv_bytes < e->request[q].q_bytes);
+        explain_close(e);
+    }
+}
+
+static int open_models(void **state) {
+    (void)state;
+    weft_error err;
+    if (load_open(tiny_path, &tiny, &err) != WEFT_OK ||
+        load_open(demo_path, &demo, &err) != WEFT_OK)
+        return -1;
+    return weft_model_open(tiny_path, &tiny_model, &err) == WEFT_OK ? 0 : -1;
+}
+
+static int close_models(void **state) {
+    (void)state;
+    weft_model_close(tiny_model);
+    load_close(demo);
+    load_close(tiny);
+    return 0;
+}
+
+int main(void) {
+    if (access(tiny_path, R_OK) != 0 || access(demo_path, R_OK) != 0)
+        return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_the_engines),
+        cmocka_unit_test(prompt_of_7_and_9),
+        cmocka_unit_test(two_decodes_six_prompts),
+        cmocka_unit_test(pages_of_100_tokens),
+        cmocka_unit_test(budget_cuts),
+        cmocka_unit_test(pages_and_seqs_cut),
+        cmocka_unit_test(step_is_the_schedulers),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(bytes_of_pcp2_dcp2),
+        cmocka_unit_test(bytes_of_tp3),
+        cmocka_unit_test(every_topology),
+    };
+    return cmocka_run_group_tests(tests, open_models, close_models);
+}
