@@ -47,9 +47,7 @@ typedef struct weft_error {
     char text[1008]; /* names the thing, its value and what would be right; UTF-8, one line */
 } weft_error;
 
-/* ---- model
- * ----------------------------------------------------------------------------------------------------
- */
+/* ---- model ---- */
 
 typedef struct weft_model weft_model;
 
@@ -82,9 +80,7 @@ weft_status weft_chat_render(const weft_model *model, const char *const *roles,
                              const char *const *texts, size_t n, bool add_generation_prompt,
                              char **out, weft_error *err);
 
-/* ---- engine
- * ---------------------------------------------------------------------------------------------------
- */
+/* ---- engine ---- */
 
 typedef struct weft_engine weft_engine;
 
@@ -145,8 +141,7 @@ typedef struct weft_engine_stats {
 } weft_engine_stats;
 void weft_engine_get_stats(const weft_engine *engine, weft_engine_stats *out);
 
-/* ---- requests and events
- * -------------------------------------------------------------------------------------- */
+/* ---- requests and events ---- */
 
 typedef struct weft_sampling {
     float temperature;                                             /* 0: greedy */
@@ -196,7 +191,7 @@ typedef struct weft_event {
     weft_event_kind kind;
     uint64_t request;
     int64_t position; /* of the fed token (PROMPT_ROW), of the new token (TOKEN) */
-    int32_t token; /* PROMPT_ROW: the prompt's next token; TOKEN: the new one */
+    int32_t token;    /* PROMPT_ROW: the prompt's next token; TOKEN: the new one */
     float logprob; /* of `token`, from the raw logits (before temperature and penalties); 0 unless
                       asked for */
     uint64_t logits_hash; /* 0 unless hash_logits */

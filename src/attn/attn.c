@@ -1,4 +1,5 @@
-/* The exchanges of attention. Every collective here runs on every rank of its group in every layer of every step, with counts from the
+/* The exchanges of attention. Every collective here runs on every rank of its group in every layer
+ * of every step, with counts from the
  * batch alone; ranks without rows take part with zeros. */
 #include "attn/attn.h"
 
@@ -73,7 +74,8 @@ static kern_kv kv_view(const attn_rank *a, kern_mem pages) {
     return (kern_kv){a->kv_type, a->n_kv_head, a->head_dim, pages};
 }
 
-/* New K/V to the owner of their page in every replica; in the cache before any attention of this layer reads it. */
+/* New K/V to the owner of their page in every replica; in the cache before any attention of this
+ * layer reads it. */
 static weft_status deliver(attn_rank *a, const batch_local *b, kern_mem block, kern_mem pages) {
     int32_t n = a->topo->sizes.pcp;
     size_t w = attn_wire_bytes(a);
@@ -108,7 +110,8 @@ static kern_attn_fold fold_args(const attn_rank *a, const batch_local *b, kern_m
                             .kv_shards = a->topo->kv_shards};
 }
 
-/* Queries to the pages: gather the group's queries, fold own shards for all of them, states back to the rows' owners. */
+/* Queries to the pages: gather the group's queries, fold own shards for all of them, states back to
+ * the rows' owners. */
 static weft_status pass_q(attn_rank *a, const batch_local *b, kern_mem block, kern_mem pages,
                           float scale) {
     int32_t dcp = a->topo->sizes.dcp, self = a->topo->dcp_rank;
@@ -137,7 +140,8 @@ static weft_status pass_q(attn_rank *a, const batch_local *b, kern_mem block, ke
     return a->comm->v->all_to_all_v(a->comm, COMM_DCP, a->state, sn, sa, a->state_recv, rn, ra);
 }
 
-/* Pages to the queries: whole pages of the round's requests come here in canonical order, and are folded by the same kernel. */
+/* Pages to the queries: whole pages of the round's requests come here in canonical order, and are
+ * folded by the same kernel. */
 static weft_status pass_kv(attn_rank *a, const batch_local *b, const batch_round *r, kern_mem block,
                            kern_mem pages, float scale) {
     size_t p = attn_page_bytes(a);
@@ -162,7 +166,8 @@ static weft_status pass_kv(attn_rank *a, const batch_local *b, const batch_round
     return WEFT_OK;
 }
 
-/* The rest of the tree at home: pass-Q tokens from every member's nodes, pass-KV tokens from their root. */
+/* The rest of the tree at home: pass-Q tokens from every member's nodes, pass-KV tokens from their
+ * root. */
 static void finish(attn_rank *a, const batch_local *b, kern_act out) {
     int32_t dcp = a->topo->sizes.dcp, self = a->topo->dcp_rank, n = 0;
     size_t st = state_bytes(a), heads = (size_t)a->n_head, at = 0;

@@ -1,6 +1,8 @@
-/* Attention of one rank: deliver new K/V to the page owners, fold, bring partial states home, finish the tree.
+/* Attention of one rank: deliver new K/V to the page owners, fold, bring partial states home,
+ * finish the tree.
  *
- * One function for prefill, decode and mixed batches, whatever pcp and dcp: the batch says which tokens go by pass-Q and which by
+ * One function for prefill, decode and mixed batches, whatever pcp and dcp: the batch says which
+ * tokens go by pass-Q and which by
  * pass-KV, and with one rank every exchange is with itself. */
 #ifndef WEFT_ATTN_ATTN_H
 #define WEFT_ATTN_ATTN_H
@@ -46,7 +48,8 @@ typedef struct attn_rank {
     kern_mem page_recv; /* [round_pages] pages of one layer */
 } attn_rank;
 
-/* Fills the facts and adds the buffers to the plan. dev, comm may be NULL while planning without running. */
+/* Fills the facts and adds the buffers to the plan. dev, comm may be NULL while planning without
+ * running. */
 void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, const topo *t,
                     kern_kv_type kv_type, int32_t head_dim, const batch_builder *b,
                     int32_t round_pages, attn_fault fault, kern_memory *plan);
@@ -58,7 +61,8 @@ void attn_fault_plan(attn_rank *a);
 size_t attn_wire_bytes(const attn_rank *a);
 size_t attn_page_bytes(const attn_rank *a);
 
-/* One layer. Before it, qk_rope has written a->q (by at_q) and a->wire_send (by at_kv). `block`: the uploaded step block; `pages`: this
+/* One layer. Before it, qk_rope has written a->q (by at_q) and a->wire_send (by at_kv). `block`:
+ * the uploaded step block; `pages`: this
  * layer's page pool. Writes out rows [0, n_tok). */
 weft_status attn_layer(attn_rank *a, const batch_local *b, kern_mem block, kern_mem pages,
                        float scale, kern_act out);

@@ -3,7 +3,8 @@
 
 #include "attn/attn.h"
 
-/* One DCP rank hands out one finished node, and a state merged with itself gives the same output: so cut its shards into two nodes first.
+/* One DCP rank hands out one finished node, and a state merged with itself gives the same output:
+ * so cut its shards into two nodes first.
  *   "... emit"  ->  left half, emit, right half, emit */
 static void halve(attn_rank *a) {
     int32_t shards = a->topo->kv_shards;

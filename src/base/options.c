@@ -358,6 +358,35 @@ static weft_status take_option(parse *p, const char *arg) {
     return WEFT_OK;
 }
 
+static bool was_seen(const parse *p, const char *name) {
+    const option_section *s;
+    const option *o = find_option(p->command, name, strlen(name), &s);
+    for (int32_t i = 0; i < p->n_seen; i++) {
+        if (p->seen[i] == o) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* An option that would do nothing is an error: no option is taken and ignored. */
+static weft_status check_effects(const parse *p) {
+    for (int32_t i = 0; i < p->n_seen; i++) {
+        const option *o = p->seen[i];
+        const char *name = strstr(o->names, "--");
+        int n = (int)strcspn(name, " ");
+        if (o->needs && !was_seen(p, o->needs)) {
+            return error_set(p->err, WEFT_ERR_USAGE, "%.*s has an effect only together with %s", n,
+                             name, o->needs);
+        }
+        if (o->excludes && was_seen(p, o->excludes)) {
+            return error_set(p->err, WEFT_ERR_USAGE, "%.*s has no effect together with %s", n, name,
+                             o->excludes);
+        }
+    }
+    return WEFT_OK;
+}
+
 static weft_status check_complete(const parse *p) {
     const option_command *c = p->command;
     for (const option_section *s = c->sections; s && s->title; s++) {
@@ -381,7 +410,7 @@ static weft_status check_complete(const parse *p) {
                          p->args->item[c->max_args], c->args ? "; it takes " : "",
                          c->args ? c->args : "");
     }
-    return WEFT_OK;
+    return check_effects(p);
 }
 
 static weft_status walk(parse *p, bool *help) {

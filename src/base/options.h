@@ -10,7 +10,8 @@
  *   section {"Engine", engine_options, offsetof(run_values, engine)}
  *                                                  option.at = offsetof(weft_engine_params, tp)
  *
- * Accepted forms: `--tp 4`, `--tp=4`, `-n 4`, `-n=4`. `--` ends the options. -h and --help belong to
+ * Accepted forms: `--tp 4`, `--tp=4`, `-n 4`, `-n=4`. `--` ends the options. -h and --help belong
+ * to
  * every command. An option stands once, but for OPTION_LIST: a second one would silently win over
  * the first. */
 #ifndef WEFT_BASE_OPTIONS_H
@@ -47,6 +48,8 @@ typedef struct option {
     const char *choices; /* OPTION_CHOICE: words in the order of the enum, space between */
     const char *zero;    /* shown as the default when it is 0 or NULL; NULL: "0", or nothing */
     bool required;
+    const char *needs;    /* a name of the option without which this one would do nothing */
+    const char *excludes; /* a name of the option beside which this one would do nothing */
 } option;
 
 /* A table of options (ended by names == NULL), and where in the values its struct begins. */

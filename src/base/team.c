@@ -50,6 +50,22 @@ void team_set_float_mode(void) {
 #endif
 }
 
+uint32_t team_float_mode_save(void) {
+#if defined(__x86_64__)
+    return _mm_getcsr();
+#else
+    return 0;
+#endif
+}
+
+void team_float_mode_restore(uint32_t saved) {
+#if defined(__x86_64__)
+    _mm_setcsr(saved);
+#else
+    (void)saved;
+#endif
+}
+
 /* Code that changes the mode and leaves it would change bits silently; a debug build stops there.
  * A release build puts it right, at the cost of one register read. */
 static void keep_float_mode(void) {

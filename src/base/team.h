@@ -23,4 +23,9 @@ int32_t team_claim(team *t, int32_t n);
  * start). */
 void team_set_float_mode(void);
 
+/* The calling thread's control word, and back to it: for work on a client's thread, whose mode is
+ * its own business. 0 on machines without one. */
+uint32_t team_float_mode_save(void);
+void team_float_mode_restore(uint32_t saved);
+
 #endif

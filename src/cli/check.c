@@ -1,4 +1,5 @@
-/* weft check: the same requests on a list of topologies; the bytes of every logits row are compared. */
+/* weft check: the same requests on a list of topologies; the bytes of every logits row are
+ * compared. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,36 +19,68 @@ typedef struct values {
 } values;
 
 static const option check_options[] = {
-    {"-m --model", OPTION_STRING, offsetof(values, model.path), "MODEL", "the model, a .gguf file",
-     0, 0, NULL, NULL, false},
-    {"--suite", OPTION_STRING, offsetof(values, suite), "NAME",
-     "cp (6 prompts), mixed (2 decode while 6 arrive) or random (lengths, arrivals, budgets, "
-     "pools)",
-     0, 0, NULL, NULL, false},
-    {"--topologies", OPTION_STRING, offsetof(values, topologies), "LIST",
-     "tp1pcp1dcp1,tp1pcp2dcp2:kv,...; the first is the reference, :q and :kv force the exchange", 0,
-     0, NULL, "every legal one", false},
-    {"--max-ranks", OPTION_INT, offsetof(values, max_ranks), "N",
-     "ranks of the largest topology of the default list", 1, TOPO_MAX_WORLD, NULL, NULL, false},
-    {"--each-exchange", OPTION_FLAG, offsetof(values, each_exchange), NULL,
-     "run topologies with dcp > 1 of the default list with auto, q and kv", 0, 0, NULL, NULL,
-     false},
-    {"-n --max-tokens", OPTION_COUNT, offsetof(values, max_tokens), "N", "new tokens per request",
-     0, 1 << 20, NULL, "the suite's", false},
-    {"--seed", OPTION_U64, offsetof(values, seed), "N", "of the random suite", 0, 0, NULL, NULL,
-     false},
-    {"--fault", OPTION_STRING, offsetof(values, fault), "NAME",
-     "plant a fault in every topology but the reference: the check must fail; `list` names them", 0,
-     0, NULL, "none", false},
-    {"--json", OPTION_FLAG, offsetof(values, json), NULL, "print one JSON object", 0, 0, NULL, NULL,
-     false},
-    {0},
+    {.names = "-m --model",
+     .type = OPTION_STRING,
+     .at = offsetof(values, model.path),
+     .metavar = "MODEL",
+     .help = "the model, a .gguf file"}, /* --fault list needs none */
+    {.names = "--suite",
+     .type = OPTION_STRING,
+     .at = offsetof(values, suite),
+     .metavar = "NAME",
+     .help = "cp (6 prompts), mixed (2 decode while 6 arrive) or random (draws lengths, arrivals "
+             "and, past the reference, sequences, budgets, pools and splits)"},
+    {.names = "--topologies",
+     .type = OPTION_STRING,
+     .at = offsetof(values, topologies),
+     .metavar = "LIST",
+     .help = "tp1pcp1dcp1,tp1pcp2dcp2:kv,...; the first is the reference, :q and :kv force the "
+             "exchange",
+     .zero = "every legal one"},
+    {.names = "--max-ranks",
+     .type = OPTION_INT,
+     .at = offsetof(values, max_ranks),
+     .metavar = "N",
+     .help = "ranks of the largest topology of the default list",
+     .min = 1,
+     .max = TOPO_MAX_WORLD,
+     .excludes = "--topologies"},
+    {.names = "--each-exchange",
+     .type = OPTION_FLAG,
+     .at = offsetof(values, each_exchange),
+     .help = "runs topologies with dcp > 1 of the default list with auto, q and kv",
+     .excludes = "--topologies"},
+    {.names = "-n --max-tokens",
+     .type = OPTION_COUNT,
+     .at = offsetof(values, max_tokens),
+     .metavar = "N",
+     .help = "new tokens per request",
+     .min = 0,
+     .max = 1 << 20,
+     .zero = "the suite's"},
+    {.names = "--seed",
+     .type = OPTION_U64,
+     .at = offsetof(values, seed),
+     .metavar = "N",
+     .help = "of the random suite"},
+    {.names = "--fault",
+     .type = OPTION_STRING,
+     .at = offsetof(values, fault),
+     .metavar = "NAME",
+     .help = "plants a fault in every topology but the reference: the check must fail; `list` "
+             "names them",
+     .zero = "none"},
+    {.names = "--json",
+     .type = OPTION_FLAG,
+     .at = offsetof(values, json),
+     .help = "prints one JSON object"},
+    {.names = NULL},
 };
 
 static const option_section sections[] = {
     {"Check", check_options, 0},
     {"Engine", cli_engine_options, offsetof(values, engine)},
-    {0},
+    {NULL, NULL, 0},
 };
 
 static void defaults(void *v_) {
@@ -72,7 +105,8 @@ static const char *const exchange_name[] = {"auto", "q", "kv"};
 static bool entry_parse(const char *word, weft_exchange exchange, entry *out) {
     int end = 0;
     entry e = {.exchange = exchange};
-    if (sscanf(word, "tp%dpcp%ddcp%d%n", &e.sizes.tp, &e.sizes.pcp, &e.sizes.dcp, &end) != 3)
+    /* seven characters, a sign among them, are an int; a longer number leaves digits behind */
+    if (sscanf(word, "tp%7dpcp%7ddcp%7d%n", &e.sizes.tp, &e.sizes.pcp, &e.sizes.dcp, &end) != 3)
         return false;
     if (word[end] == ':') {
         for (int32_t i = 0; i < 3; i++)
@@ -146,7 +180,8 @@ static weft_engine_params entry_params(const check *c, int32_t i) {
     return p;
 }
 
-/* Limits of a run that may be its own (random suite): pools just above what the longest request needs on the fullest rank. */
+/* Limits of a run that may be its own (random suite): pools just above what the longest request
+ * needs on the fullest rank. */
 static weft_status limits_apply(const check *c, int32_t i, weft_engine_params *p, weft_error *err) {
     engine_setup s;
     weft_engine_params one = *p;
@@ -191,16 +226,16 @@ static void entry_report(check *c, int32_t i, const suite_result *r, int32_t dif
                   (json_int_t)r->n_preemption, "seconds", r->seconds));
     if (c->v->json)
         return;
-    char name[48], where[96] = "";
+    char name[48];
     snprintf(name, sizeof name, "tp%d pcp%d dcp%d", e->sizes.tp, e->sizes.pcp, e->sizes.dcp);
-    if (d->request >= 0)
-        snprintf(where, sizeof where, "  first: request %d, position %d, %s", d->request,
-                 d->position, d->what);
     const char *on = cli_color(stdout) ? (different ? "\033[31m" : "\033[32m") : "",
                *off = *on ? "\033[0m" : "";
-    printf("%-16s %-8s %8d %7lld %7lld %6lld %8lld %7.2f  %s%9d%s%s\n", name,
+    printf("%-15s %-8s %8d %6lld %6lld %5lld %8lld %7.2f %s%9d%s\n", name,
            exchange_name[e->exchange], r->n, (long long)r->n_token, (long long)r->n_row,
-           (long long)r->n_step, (long long)r->n_preemption, r->seconds, on, different, off, where);
+           (long long)r->n_step, (long long)r->n_preemption, r->seconds, on, different, off);
+    if (d->request >= 0)
+        printf("  first difference: request %d, position %d, %s\n", d->request, d->position,
+               d->what);
     fflush(stdout);
 }
 
@@ -210,7 +245,11 @@ static weft_status entry_run(check *c, int32_t i, weft_error *err) {
     if (s != WEFT_OK)
         return s;
     suite_result r = {0};
+    cli_progress bar;
+    cli_progress_begin(&bar, "check", c->n_entry);
+    cli_progress_set(&bar, i);
     s = suite_run(&c->suite, c->model, &p, &cli_interrupted, &r, err);
+    cli_progress_end(&bar); /* before a line of the table */
     if (s != WEFT_OK) {
         suite_result_free(&r);
         return s;
@@ -227,16 +266,12 @@ static weft_status entry_run(check *c, int32_t i, weft_error *err) {
 }
 
 static weft_status run_all(check *c, weft_error *err) {
-    cli_progress bar;
     weft_status s = WEFT_OK;
     if (!c->v->json)
-        printf("%-16s %-8s %8s %7s %7s %6s %8s %7s  %9s\n", "topology", "exchange", "requests",
+        printf("%-15s %-8s %8s %6s %6s %5s %8s %7s %9s\n", "topology", "exchange", "requests",
                "tokens", "rows", "steps", "preempts", "seconds", "different");
     for (int32_t i = 0; i < c->n_entry && s == WEFT_OK; i++) {
-        cli_progress_begin(&bar, "check", c->n_entry);
-        cli_progress_set(&bar, i);
         s = entry_run(c, i, err);
-        cli_progress_end(&bar);
         if (s == WEFT_ERR_INTERRUPTED) {
             error_set(err, s, "interrupted after %d of %d topologies", i, c->n_entry);
         } else if (s != WEFT_OK) {
@@ -248,13 +283,41 @@ static weft_status run_all(check *c, weft_error *err) {
     return s;
 }
 
+/* A value that the suite overrides is refused, not ignored. */
+static weft_status overridden(const values *v, weft_error *err) {
+    const weft_engine_params *p = &v->engine;
+    values d = {0};
+    defaults(&d);
+    bool random = strcmp(v->suite, "random") == 0;
+    const struct {
+        const char *option, *by;
+        bool given;
+    } rule[] = {
+        {"--max-num-seqs", "--suite random", random && p->max_num_seqs != d.engine.max_num_seqs},
+        {"--max-num-batched-tokens", "--suite random",
+         random && p->max_num_batched_tokens != d.engine.max_num_batched_tokens},
+        {"--kv-pages", "--suite random", random && p->kv_pages != d.engine.kv_pages},
+        {"--cp-min-split", "--suite random", random && p->cp_min_split != d.engine.cp_min_split},
+        {"--cp-exchange", "--each-exchange", v->each_exchange && p->exchange != d.engine.exchange},
+    };
+    for (size_t i = 0; i < sizeof rule / sizeof *rule; i++)
+        if (rule[i].given)
+            return error_set(err, WEFT_ERR_USAGE, "%s: %s chooses it; leave one of them out",
+                             rule[i].option, rule[i].by);
+    if (!random && v->seed != d.seed)
+        return error_set(err, WEFT_ERR_USAGE, "--seed: only --suite random draws anything");
+    return WEFT_OK;
+}
+
 /* Legality of every entry is known before the first is run. */
 static weft_status prepare(check *c, weft_error *err) {
     engine_setup setup;
     weft_engine_params p = c->v->engine;
     p.tp = p.pcp = p.dcp = 1;
     p.fault = c->v->fault;
-    weft_status s = engine_setup_make(c->file, &p, &setup, err);
+    weft_status s = overridden(c->v, err);
+    if (s == WEFT_OK)
+        s = engine_setup_make(c->file, &p, &setup, err);
     if (s != WEFT_OK)
         return s;
     snprintf(c->identity, sizeof c->identity, "%s", setup.identity);
@@ -284,8 +347,10 @@ static int finish(check *c) {
                                      "topologies", c->rows, "different", c->n_different));
         return rc ? rc : c->n_different > 0;
     }
-    printf("%s, suite %s, digest %s\n%d topologies compared with the first, %d requests differ\n",
-           c->identity, c->v->suite, digest, c->n_entry - 1, c->n_different);
+    int32_t n = c->n_entry - 1, differ = c->n_different;
+    printf("%s, suite %s, digest %s\n%d topolog%s compared with the first, %d request%s\n",
+           c->identity, c->v->suite, digest, n, n == 1 ? "y" : "ies", differ,
+           differ == 1 ? " differs" : "s differ");
     return c->n_different > 0;
 }
 

@@ -45,7 +45,7 @@ typedef struct cli_progress {
     int64_t total, next_ns;
     bool on;
 } cli_progress;
-void cli_progress_begin(cli_progress *p, const char *label, int64_t total);
+void cli_progress_begin(cli_progress *p, const char *label, int64_t total); /* draws nothing yet */
 void cli_progress_set(cli_progress *p, int64_t done);
 void cli_progress_end(cli_progress *p); /* wipes the bar */
 

@@ -1,4 +1,5 @@
-/* weft eval ppl: perplexity of a text, or perplexity, KL and same-top against stored log-probabilities of a reference. */
+/* weft eval ppl: perplexity of a text, or perplexity, KL and same-top against stored
+ * log-probabilities of a reference. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,8 @@ typedef struct piece {
     int32_t n, kl_from, n_ref;
 } piece;
 
-/* KL(reference || weft) at one position from the reference's n most likely tokens; all the rest is one more outcome. */
+/* KL(reference || weft) at one position from the reference's n most likely tokens; all the rest is
+ * one more outcome. */
 static double kl_of(const piece *p, int32_t position, const float *logits, int32_t n_vocab) {
     const int32_t *id = p->ref_id + (size_t)(position - p->kl_from) * (size_t)p->n_ref;
     const float *lp = p->ref_logprob + (size_t)(position - p->kl_from) * (size_t)p->n_ref;
@@ -170,7 +172,8 @@ static weft_status reference_open(const char *path, reference *r, weft_error *er
     return WEFT_OK;
 }
 
-/* The chunks, their top-k columns standing at positions n - 1 - k .. n - 2, and the long text last. */
+/* The chunks, their top-k columns standing at positions n - 1 - k .. n - 2, and the long text last.
+ * */
 static weft_status reference_pieces(const reference *r, piece *p, weft_error *err) {
     int32_t c = (int32_t)r->ids.dim[0], n = (int32_t)r->ids.dim[1], k = (int32_t)r->topk_id.dim[1],
             m = (int32_t)r->topk_id.dim[2];

@@ -10,7 +10,8 @@ typedef struct job {
     int32_t n;
 } job;
 
-/* Requests are numbered from 1 in the order of submission, so a row's prompt is known without waiting for submit's answer. */
+/* Requests are numbered from 1 in the order of submission, so a row's prompt is known without
+ * waiting for submit's answer. */
 static void row_route(void *user, const weft_logits_row *row) {
     job *j = user;
     uint64_t i = row->request - 1;
@@ -33,6 +34,7 @@ static weft_status take_events(job *j, weft_engine *e, weft_error *err) {
     if (!n_out)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d prompts", j->n);
     cli_progress_begin(&bar, "evaluate", rows_of(j->prompt, j->n));
+    cli_progress_set(&bar, 0);
     for (int32_t left = j->n; left > 0 && s == WEFT_OK;) {
         weft_event ev;
         bool got = false;
@@ -47,6 +49,12 @@ static weft_status take_events(job *j, weft_engine *e, weft_error *err) {
         if (ev.kind == WEFT_EVENT_TOKEN && p->greedy && *out < p->n_greedy)
             p->greedy[(*out)++] = ev.token;
         left -= ev.kind == WEFT_EVENT_END;
+        if (ev.kind == WEFT_EVENT_END && ev.finish == WEFT_FINISH_LENGTH &&
+            ev.n_output_token < p->n_greedy)
+            s = error_set(err, WEFT_ERR_TOO_LONG,
+                          "prompt %d: %d of the %d tokens of its answer fit the KV cache "
+                          "(--kv-pages, --kv-cache-memory)",
+                          (int)ev.request - 1, ev.n_output_token, p->n_greedy);
         if (ev.kind == WEFT_EVENT_END && ev.finish == WEFT_FINISH_ERROR)
             s = error_set(err, ev.status, "prompt %d: %s", (int)ev.request - 1,
                           weft_status_text(ev.status));
@@ -54,6 +62,19 @@ static weft_status take_events(job *j, weft_engine *e, weft_error *err) {
     cli_progress_end(&bar);
     free(n_out);
     return s;
+}
+
+/* A prompt whose answer is cut would be measured as if the model had said nothing. */
+static weft_status length_check(const weft_model *model, const weft_engine_params *p,
+                                int32_t longest, weft_error *err) {
+    weft_model_info info;
+    weft_model_get_info(model, &info);
+    int32_t most = p->max_model_len ? p->max_model_len : info.context_length;
+    if (longest <= most)
+        return WEFT_OK;
+    return error_set(err, WEFT_ERR_TOO_LONG,
+                     "the longest text takes %d tokens with its answer, more than the %d of %s",
+                     longest, most, p->max_model_len ? "--max-model-len" : "the model's context");
 }
 
 weft_status evaluate_run(weft_model *model, const weft_engine_params *params,
@@ -76,8 +97,8 @@ weft_status evaluate_run(weft_model *model, const weft_engine_params *params,
         int32_t len = prompts[i].n + prompts[i].n_greedy;
         longest = len > longest ? len : longest;
     }
-    if (p.max_model_len < longest)
-        p.max_model_len = longest;
+    s = s == WEFT_OK ? length_check(model, &p, longest, err) : s;
+    p.max_model_len = p.max_model_len ? p.max_model_len : longest;
     p.on_logits = row_route;
     p.on_logits_user = &j;
     if (s == WEFT_OK)

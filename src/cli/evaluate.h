@@ -4,8 +4,10 @@
 
 #include "weft.h"
 
-/* A prompt to score, and what to call with each logits row of it (position: of the fed token). Rows of one prompt may come in
- * any order and from several threads at once: row() must touch nothing but what belongs to its position. */
+/* A prompt to score, and what to call with each logits row of it (position: of the fed token). Rows
+ * of one prompt may come in
+ * any order and from several threads at once: row() must touch nothing but what belongs to its
+ * position. */
 typedef struct evaluate_prompt {
     const int32_t *ids; /* [n] borrowed */
     int32_t n;
@@ -15,7 +17,8 @@ typedef struct evaluate_prompt {
     void *user;
 } evaluate_prompt;
 
-/* Opens an engine with `params` (max_model_len is raised to what the prompts need), runs all prompts, closes it. */
+/* Opens an engine with `params` (max_model_len is raised to what the prompts need), runs all
+ * prompts, closes it. */
 weft_status evaluate_run(weft_model *model, const weft_engine_params *params,
                          evaluate_prompt *prompts, int32_t n, weft_error *err);
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/common.h"
@@ -39,7 +40,7 @@ static bool in_layer(const load_llama_layer *l, const load_tensor *t, bool *norm
 }
 
 /* What becomes of a tensor when the model is run. */
-static void describe_use(const load_model *m, const kern_table *k, const load_tensor *t,
+static void describe_use(const load_model *m, const kern_table *k, const load_tensor *t, bool brief,
                          char *out) {
     const load_llama *w = load_get_llama(m);
     const char *type = dtype_find(t->ggml_type) ? dtype_find(t->ggml_type)->name : "?";
@@ -47,18 +48,21 @@ static void describe_use(const load_model *m, const kern_table *k, const load_te
     for (int32_t i = 0; !known && i < load_get_config(m)->n_layer; i++) {
         known = in_layer(&w->layer[i], t, &norm);
     }
-    char packed[USE_BYTES / 2];
-    snprintf(packed, sizeof packed, "packed %s, %d-output panels", type, k->profile.panel);
+    char packed[USE_BYTES / 2] = "packed";
+    if (!brief) {
+        snprintf(packed, sizeof packed, "packed %s, %d-output panels", type, k->profile.panel);
+    }
     if (norm) {
-        snprintf(out, USE_BYTES, "%s weights of a norm", type);
-    } else if (t == w->token_embd && t == w->output) {
-        snprintf(out, USE_BYTES, "rows read from the file; output: %s", packed);
+        snprintf(out, USE_BYTES, "%s%s", brief ? "norm" : type, brief ? "" : " weights of a norm");
     } else if (t == w->token_embd) {
-        snprintf(out, USE_BYTES, "rows read from the file");
-    } else if (known || t == w->output) {
-        snprintf(out, USE_BYTES, "%s", packed);
+        bool both = t == w->output;
+        snprintf(out, USE_BYTES, "rows%s%s%s", brief ? "" : " read from the file",
+                 !both   ? ""
+                 : brief ? " + "
+                         : "; output: ",
+                 both ? packed : "");
     } else {
-        snprintf(out, USE_BYTES, "not used");
+        snprintf(out, USE_BYTES, "%s", known || t == w->output ? packed : "not used");
     }
 }
 
@@ -124,23 +128,55 @@ static void shape_text(const load_tensor *t, char *out, size_t cap) {
     }
 }
 
-static void print_tensors(const load_model *m, const kern_table *k) {
-    int width = 4;
-    for (int32_t i = 0; i < load_tensor_count(m); i++) {
-        int n = (int)strlen(load_tensor_at(m, i)->name);
-        width = n > width && n <= 40 ? n : width;
-    }
-    printf("\n%-*s  %-5s %-16s %12s %12s  %s\n", width, "tensor", "type", "shape", "bytes",
-           "offset", "what weft does with it");
+/* Digits of the largest, or the width of the head. */
+static int number_width(int64_t largest, const char *head) {
+    int n = snprintf(NULL, 0, "%" PRId64, largest), least = (int)strlen(head);
+    return n > least ? n : least;
+}
+
+typedef struct columns {
+    int name, shape, bytes, offset;
+    bool brief; /* a terminal that is too narrow for the whole text of the last column */
+} columns;
+
+static columns columns_of(const load_model *m, const kern_table *k) {
+    static const int type = 5, between = 5 * 2;
+    int64_t bytes = 0, offset = 0;
+    int use_width = 0;
+    columns c = {.name = 6, .shape = 5};
     for (int32_t i = 0; i < load_tensor_count(m); i++) {
         const load_tensor *t = load_tensor_at(m, i);
         char shape[96] = "", use[USE_BYTES];
         shape_text(t, shape, sizeof shape);
-        describe_use(m, k, t, use);
+        describe_use(m, k, t, false, use);
+        int n = (int)strlen(t->name), shape_n = (int)strlen(shape), use_n = (int)strlen(use);
+        c.name = n > c.name && n <= 40 ? n : c.name;
+        c.shape = shape_n > c.shape ? shape_n : c.shape;
+        use_width = use_n > use_width ? use_n : use_width;
+        bytes = (int64_t)t->bytes > bytes ? (int64_t)t->bytes : bytes;
+        offset = t->offset > offset ? t->offset : offset;
+    }
+    c.bytes = number_width(bytes, "bytes");
+    c.offset = number_width(offset, "offset");
+    c.brief =
+        isatty(STDOUT_FILENO) == 1 &&
+        c.name + type + c.shape + c.bytes + c.offset + between + use_width > cli_width(stdout);
+    return c;
+}
+
+static void print_tensors(const load_model *m, const kern_table *k) {
+    columns c = columns_of(m, k);
+    printf("\n%-*s  %-5s  %-*s  %*s  %*s  %s\n", c.name, "tensor", "type", c.shape, "shape",
+           c.bytes, "bytes", c.offset, "offset", c.brief ? "use" : "what weft does with it");
+    for (int32_t i = 0; i < load_tensor_count(m); i++) {
+        const load_tensor *t = load_tensor_at(m, i);
+        int n = (int)strlen(t->name);
+        char shape[96] = "", use[USE_BYTES];
+        shape_text(t, shape, sizeof shape);
+        describe_use(m, k, t, c.brief, use);
         print_plain(t->name);
-        printf("%*s  %-5s %-16s %12zu %12" PRId64 "  %s\n",
-               width > (int)strlen(t->name) ? width - (int)strlen(t->name) : 0, "", type_name(t),
-               shape, t->bytes, t->offset, use);
+        printf("%*s  %-5s  %-*s  %*zu  %*" PRId64 "  %s\n", c.name > n ? c.name - n : 0, "",
+               type_name(t), c.shape, shape, c.bytes, t->bytes, c.offset, t->offset, use);
     }
 }
 
@@ -161,7 +197,7 @@ static json_t *tensors_json(const load_model *m, const kern_table *k) {
     for (int32_t i = 0; i < load_tensor_count(m); i++) {
         const load_tensor *t = load_tensor_at(m, i);
         char use[USE_BYTES];
-        describe_use(m, k, t, use);
+        describe_use(m, k, t, false, use);
         json_t *shape = json_array();
         for (int32_t d = 0; d < t->n_dim; d++) {
             json_array_append_new(shape, json_integer(t->dim[d]));

@@ -99,7 +99,12 @@ static int dispatch(int argc, char **argv) {
         options_print_program_help(stdout, cli_program(), cli_width(stdout));
         return 0;
     }
-    if (strcmp(name, "--version") == 0) {
+    bool version = strcmp(name, "--version") == 0;
+    if (argc > (help ? 3 : 2) && (help || version)) {
+        return cli_fail_text(WEFT_ERR_USAGE, "%s: unexpected argument %.60s", name,
+                             argv[help ? 3 : 2]);
+    }
+    if (version) {
         puts("weft " WEFT_VERSION);
         return 0;
     }

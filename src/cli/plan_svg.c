@@ -114,12 +114,11 @@ static void print_pages(FILE *f, const explain *e, int32_t i, int32_t y) {
         char tip[96];
         snprintf(tip, sizeof tip, "page %d, positions [%d,%d): DCP rank %d", p, p * tokens,
                  (p + 1) * tokens, owner);
-        box(f, owner, x0 + p % PAGE_COLUMNS * (CELL + 1), y + p / PAGE_COLUMNS * (CELL + 1), CELL,
-            CELL, tip);
+        int32_t column = p % PAGE_COLUMNS, row = p / PAGE_COLUMNS;
+        box(f, owner, x0 + column * (CELL + 1), y + row * (CELL + 1), CELL, CELL, tip);
         if (e->setup.sizes.dcp > N_COLOR) { /* colours repeat */
             char digit[2] = {plan_digit(owner), '\0'};
-            text(f, "cell", x0 + p % PAGE_COLUMNS * (CELL + 1) + 3,
-                 y + p / PAGE_COLUMNS * (CELL + 1) + 9, digit);
+            text(f, "cell", x0 + column * (CELL + 1) + 3, y + row * (CELL + 1) + 9, digit);
         }
     }
 }

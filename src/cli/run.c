@@ -38,7 +38,8 @@ static const option own_options[] = {
      .at = offsetof(values, system),
      .metavar = "TEXT",
      .help = "with --chat: the system message",
-     .zero = "the template's"},
+     .zero = "the template's",
+     .needs = "--chat"},
     {.names = "--json",
      .type = OPTION_FLAG,
      .at = offsetof(values, json),
@@ -49,7 +50,8 @@ static const option own_options[] = {
      .metavar = "N",
      .help = "with --json: the N most likely tokens of each step too",
      .min = 0,
-     .max = WEFT_MAX_TOP},
+     .max = WEFT_MAX_TOP,
+     .needs = "--json"},
     {.names = "--stats",
      .type = OPTION_FLAG,
      .at = offsetof(values, stats),
@@ -96,6 +98,12 @@ static weft_status prompt_make(session *s, weft_error *err) {
     weft_status st = cli_read_prompt(s->v->prompt, s->v->file, &text, &bytes, err);
     if (st != WEFT_OK)
         return st;
+    if (s->v->chat && strlen(text) < bytes) {
+        st = error_set(err, WEFT_ERR_USAGE,
+                       "the message holds a NUL byte at byte %zu; --chat takes text", strlen(text));
+        free(text);
+        return st;
+    }
     if (s->v->chat) {
         const char *roles[] = {"system", "user"}, *texts[] = {s->v->system, text};
         size_t skip = s->v->system ? 0 : 1;
@@ -130,6 +138,7 @@ static weft_status open_all(session *s, weft_error *err) {
         return st;
     weft_engine_params p = s->v->engine;
     cli_progress_begin(&bar, "load", 1000);
+    cli_progress_set(&bar, 0);
     p.on_load = load_progress;
     p.on_load_user = &bar;
     st = weft_engine_open(s->model, &p, &s->engine, err);
@@ -217,8 +226,10 @@ static void stats_print(const session *s) {
     weft_engine_stats st;
     weft_engine_get_stats(s->engine, &st);
     double decode = s->t_end - s->t_first;
-    fprintf(stderr, "%s, %d ranks, %d threads, %s; ready in %.2f s\n",
-            weft_engine_identity(s->engine), st.world, st.n_thread, st.isa, s->t_open);
+    fflush(stdout); /* the answer comes before what is said about it */
+    fprintf(stderr, "%s, %d rank%s, %d thread%s, %s; ready in %.2f s\n",
+            weft_engine_identity(s->engine), st.world, st.world == 1 ? "" : "s", st.n_thread,
+            st.n_thread == 1 ? "" : "s", st.isa, s->t_open);
     fprintf(stderr, "prompt %zu tokens in %.3f s (%.1f tok/s), answer %d tokens", s->n_id,
             s->t_first, (double)s->n_id / s->t_first, s->n_token);
     if (s->n_token > 1)

@@ -150,8 +150,6 @@ weft_status suite_make(const char *name, const weft_model *model, int32_t max_to
         int32_t len = q->n_prompt + q->max_tokens;
         s.max_len = len > s.max_len ? len : s.max_len;
     }
-    if (mixed)
-        s.limits.max_num_seqs = 8;
     *out = s;
     return WEFT_OK;
 }
@@ -165,7 +163,7 @@ void suite_free(suite *s) {
 
 suite_limits suite_limits_of(const suite *s, int32_t run, int32_t fullest) {
     if (!s->vary_limits || run == 0)
-        return s->limits;
+        return (suite_limits){0};
     static const int32_t budget[] = {16, 37, 64, 512, 17, 128};
     uint64_t state = s->seed + (uint64_t)run;
     return (suite_limits){.max_num_seqs = draw_in(&state, 4, 17),

@@ -11,7 +11,7 @@ typedef struct suite_request {
     int32_t *prompt;
 } suite_request;
 
-/* How one run may differ from the others without changing a byte. */
+/* How one run may differ from the others without changing a byte; 0: as the engine is set. */
 typedef struct suite_limits {
     int32_t max_num_seqs, max_num_batched_tokens, kv_pages, cp_min_split;
 } suite_limits;
@@ -22,11 +22,12 @@ typedef struct suite {
     int32_t max_len;  /* longest prompt + answer */
     bool vary_limits; /* every run but the first gets limits of its own */
     uint64_t seed;
-    suite_limits limits; /* of the first run; 0: the engine's default */
 } suite;
 
-/* cp: 6 prompts, 32 tokens. mixed: 2 requests are decoding when 6 prompts arrive, at most 8 at once, 128 tokens. random: seeded
- * lengths, arrivals and sampling, and per run other chunk budgets, batch sizes and pools so small that requests are preempted.
+/* cp: 6 prompts, 32 tokens. mixed: 2 requests are decoding when 6 prompts arrive, at most 8 at
+ * once, 128 tokens. random: seeded
+ * lengths, arrivals and sampling, and per run other chunk budgets, batch sizes and pools so small
+ * that requests are preempted.
  * max_tokens 0: the suite's own number. WEFT_ERR_USAGE for another name. */
 weft_status suite_make(const char *name, const weft_model *model, int32_t max_tokens, uint64_t seed,
                        suite *out, weft_error *err);
@@ -48,13 +49,15 @@ typedef struct suite_result {
     double seconds;
 } suite_result;
 
-/* Opens an engine, runs all requests, closes it. WEFT_ERR_INTERRUPTED soon after *stop (may be NULL) becomes true. *out is owned by
+/* Opens an engine, runs all requests, closes it. WEFT_ERR_INTERRUPTED soon after *stop (may be
+ * NULL) becomes true. *out is owned by
  * the caller also on failure (suite_result_free). */
 weft_status suite_run(const suite *s, weft_model *model, const weft_engine_params *params,
                       const volatile sig_atomic_t *stop, suite_result *out, weft_error *err);
 void suite_result_free(suite_result *r);
 
-/* One number for all tokens and logits hashes of a run, to compare runs of different programs or machines. */
+/* One number for all tokens and logits hashes of a run, to compare runs of different programs or
+ * machines. */
 uint64_t suite_digest(const suite_result *r);
 
 /* Where two runs first differ. request -1: nowhere. */

@@ -71,7 +71,6 @@ int cli_fail_text(weft_status s, const char *text, ...) {
 
 void cli_progress_begin(cli_progress *p, const char *label, int64_t total) {
     *p = (cli_progress){.label = label, .total = total, .on = is_terminal(stderr)};
-    cli_progress_set(p, 0);
 }
 
 void cli_progress_set(cli_progress *p, int64_t done) {

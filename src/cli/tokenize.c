@@ -31,7 +31,8 @@ static const option own_options[] = {
      .type = OPTION_FLAG,
      .at = offsetof(values, special),
      .help = "special tokens written in the text become their ids, and the model's BOS comes "
-             "first where it asks for one"},
+             "first where it asks for one",
+     .excludes = "--decode"},
     {.names = "--decode",
      .type = OPTION_FLAG,
      .at = offsetof(values, decode),
@@ -105,7 +106,7 @@ static int encode(const values *v, const opened *o) {
     }
     int32_t bos = v->special ? tok_bos(o->tok) : -1;
     int rc;
-    if (bos >= 0) {
+    if (bos >= 0 && !(n > 0 && ids[0] == bos)) { /* one, as run does it */
         int32_t *with = malloc((n + 1) * sizeof *with);
         if (with) {
             with[0] = bos;
@@ -133,9 +134,10 @@ typedef struct id_reader {
 static bool next_id(id_reader *r, const char **word, size_t *n) {
     static const char between[] = " \t\r\n,[]";
     if (r->args) {
-        *word = r->next < r->args->n ? r->args->item[r->next++] : "";
+        bool more = r->next < r->args->n;
+        *word = more ? r->args->item[r->next++] : "";
         *n = strlen(*word);
-        return *n > 0;
+        return more;
     }
     *word = r->text + strspn(r->text, between);
     *n = strcspn(*word, between);
@@ -150,8 +152,8 @@ static weft_status read_id(const char *word, size_t n, int32_t n_vocab, int32_t 
     for (; i < n && word[i] >= '0' && word[i] <= '9' && id < n_vocab; i++) {
         id = id * 10 + (word[i] - '0');
     }
-    if (i < n || id >= n_vocab) {
-        return error_set(err, WEFT_ERR_USAGE, "%.*s is no token id; expected 0 to %d",
+    if (n == 0 || i < n || id >= n_vocab) {
+        return error_set(err, WEFT_ERR_USAGE, "'%.*s' is no token id; expected 0 to %d",
                          (int)(n < 60 ? n : 60), word, n_vocab - 1);
     }
     *out = (int32_t)id;

@@ -90,9 +90,22 @@ weft_status weft_chat_render(const weft_model *m, const char *const *roles,
 
 enum { COMM_DEADLINE_MS = 300 * 1000 };
 
+weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err) {
+    e->planned_bytes += bytes;
+    uint64_t free_bytes = e->setup.free_bytes;
+    if (free_bytes == 0 || e->planned_bytes <= free_bytes)
+        return WEFT_OK;
+    return error_set(err, WEFT_ERR_MEMORY,
+                     "weights, caches and buffers take at least %llu of the %llu bytes of memory "
+                     "that are free; fewer ranks, --kv-pages or --max-num-batched-tokens need less",
+                     (unsigned long long)e->planned_bytes, (unsigned long long)free_bytes);
+}
+
 static weft_status open_shared(weft_engine *e, weft_error *err) {
     const engine_setup *s = &e->setup;
     weft_status st = model_weights_open(e->model->file, s->k, s->p.max_model_len, &e->weights, err);
+    if (st == WEFT_OK)
+        st = engine_memory_plan(e, e->weights->memory.bytes, err);
     if (st == WEFT_OK)
         st = model_weights_pack(e->weights, s->p.n_thread, s->p.on_load, s->p.on_load_user, err);
     if (st == WEFT_OK)
@@ -169,6 +182,11 @@ weft_status weft_engine_open(weft_model *model, const weft_engine_params *params
         e->setup.identity, e->setup.world, e->setup.sizes.tp, e->setup.sizes.pcp,
         e->setup.sizes.dcp, e->setup.p.n_thread, e->setup.k->isa, e->setup.p.kv_pages,
         e->setup.caps.page_tokens);
+    int32_t capacity = kv_capacity_tokens(e->kv);
+    if (capacity < e->setup.p.max_model_len)
+        log_warn("the cache holds %d tokens of one request, fewer than --max-model-len %d: longer "
+                 "answers end there",
+                 capacity, e->setup.p.max_model_len);
     *out = e;
     return WEFT_OK;
 }

@@ -1,10 +1,12 @@
-/* Inside of the engine: the ranks and their step loop, and the front that requests come in by and events go out by.
+/* Inside of the engine: the ranks and their step loop, and the front that requests come in by and
+ * events go out by.
  *
  *   client thread            rank 0's thread                          ranks 1..
  *   submit, cancel  -------> front_collect -> sched_plan -> bcast --> apply, build, forward, sample
  *   next  <- ring of events <- front_deliver <- gather of results <---/
  *
- * The step loop knows ids only; text (detokenising, stop strings) is made on the client's thread in weft_engine_next. */
+ * The step loop knows ids only; text (detokenising, stop strings) is made on the client's thread in
+ * weft_engine_next. */
 #ifndef WEFT_ENGINE_ENGINE_H
 #define WEFT_ENGINE_ENGINE_H
 
@@ -111,7 +113,8 @@ struct weft_engine {
     kv_pools *kv;
     engine_rank *rank; /* [world] */
     engine_fault fault;
-    int32_t n_active; /* threads told to wait_threads_add */
+    uint64_t planned_bytes; /* of weights and ranks so far, reserved or about to be */
+    int32_t n_active;       /* threads told to wait_threads_add */
     front front;
     _Atomic int64_t n_step, n_preemption, n_page_used; /* rank 0 writes, stats reads */
 };
@@ -119,12 +122,17 @@ struct weft_engine {
 /* front.c; calls marked (rank 0) come from its thread */
 weft_status front_open(front *f, const tok *t, sched *s, int32_t max_step_rows, weft_error *err);
 void front_close(front *f);
-/* (rank 0) Moves new requests and cancellations to the scheduler; waits up to a second when there is nothing to do. False: stop. */
+/* (rank 0) Moves new requests and cancellations to the scheduler; waits up to a second when there
+ * is nothing to do. False: stop. */
 bool front_collect(front *f);
 /* (rank 0) The step's rows, any order, [n]. */
 void front_deliver(front *f, const engine_result *rows, int32_t n);
 /* (rank 0) Ends every live request with an error. */
 void front_fail(front *f, weft_status status, const char *text);
+
+/* Adds to what the engine is going to use. WEFT_ERR_MEMORY when the machine cannot have it: memory
+ * is reserved without being touched, so without this the kernel would end the process later. */
+weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err);
 
 /* rank.c */
 weft_status engine_rank_open(weft_engine *e, int32_t rank, weft_error *err);

@@ -1,4 +1,5 @@
-/* Planted faults: negative controls of `weft check`. Each breaks one thing that the contract depends on, on rank 0 unless said
+/* Planted faults: negative controls of `weft check`. Each breaks one thing that the contract
+ * depends on, on rank 0 unless said
  * otherwise, so that a harness which passes them is proved to be blind. */
 #ifndef WEFT_ENGINE_FAULT_H
 #define WEFT_ENGINE_FAULT_H
@@ -33,7 +34,8 @@ engine_fault engine_fault_find(const char *name);
 attn_fault engine_fault_attn(engine_fault f, int32_t rank);
 /* Once, when the rank is built. */
 void engine_fault_arm(engine_fault f, int32_t rank, model_rank *m);
-/* Every step, between building the local batch and uploading its block. WEFT_ERR_RANK is the fault itself. */
+/* Every step, between building the local batch and uploading its block. WEFT_ERR_RANK is the fault
+ * itself. */
 weft_status engine_fault_apply(engine_fault f, int32_t rank, int32_t world, batch_local *b,
                                int64_t step, weft_error *err);
 

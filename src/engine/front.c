@@ -85,9 +85,8 @@ static void end_push(front *f, front_request *fr, weft_finish finish, weft_statu
 }
 
 bool front_collect(front *f) {
-    enum {
-        IDLE_MS = 1000
-    }; /* an idle engine still sends a plan this often, so that no rank's wait runs into its deadline */
+    /* An idle engine still sends a plan this often, so that no wait runs into its deadline. */
+    enum { IDLE_MS = 1000 };
     pthread_mutex_lock(&f->lock);
     /* before the wait: the plan that took them out may have left nothing to do */
     for (sched_request *r; (r = sched_take_cancelled(f->sched)) != NULL; sched_request_free(r))
@@ -151,7 +150,8 @@ static void row_deliver(front *f, const sched_run *run, const engine_result *row
 void front_deliver(front *f, const engine_result *rows, int32_t n) {
     const sched_run *run;
     int32_t n_run = sched_runs(f->sched, &run);
-    /* Owners report in their own order; a run's rows are the last n_logits of its positions, so each has one place. */
+    /* Owners report in their own order; a run's rows are the last n_logits of its positions, so
+     * each has one place. */
     for (int32_t i = 0, base = 0; i < n_run; base += run[i++].n_logits)
         for (int32_t j = 0; j < n; j++)
             if (rows[j].run == i)
@@ -189,12 +189,17 @@ static weft_status request_check(const weft_engine *e, const weft_request *q, we
     int32_t n_vocab = e->setup.model.n_vocab;
     if (q->max_tokens < 1)
         return error_set(err, WEFT_ERR_USAGE, "max_tokens %d: expected 1 or more", q->max_tokens);
+    /* steps are counted on from here, so the last ones of the range are not to be reached */
+    if (q->arrival_step < 0 || q->arrival_step > INT64_MAX / 2)
+        return error_set(err, WEFT_ERR_USAGE, "arrival_step %lld: expected 0 to %lld",
+                         (long long)q->arrival_step, (long long)(INT64_MAX / 2));
     if (q->n_stop < 0 || q->n_stop > 64)
         return error_set(err, WEFT_ERR_USAGE, "%d stop strings: expected at most 64", q->n_stop);
     for (int32_t i = 0; i < q->n_stop; i++) {
         if (q->stop[i][0] == '\0')
             return error_set(err, WEFT_ERR_USAGE, "stop string %d is empty", i);
-        /* else it could match inside a character, and the text before it would end in half of one */
+        /* else it could match inside a character, and the text before it would end in half of one
+         * */
         if (!text_is_utf8((load_string){q->stop[i], strlen(q->stop[i])}))
             return error_set(err, WEFT_ERR_USAGE, "stop string %d is not UTF-8", i);
     }
@@ -381,7 +386,8 @@ static size_t stop_tail(const front_request *fr) {
     return longest;
 }
 
-/* Adds a token's text (or, at the end, what the stream still holds) and moves what is certain to f->text. Sets *stopped when a stop string
+/* Adds a token's text (or, at the end, what the stream still holds) and moves what is certain to
+ * f->text. Sets *stopped when a stop string
  * has appeared: the text ends before it. */
 static weft_status text_advance(front *f, front_request *fr, const front_event *ev, size_t *n_text,
                                 bool *stopped, weft_error *err) {
@@ -425,7 +431,7 @@ static void event_fill(const front *f, const front_event *ev, weft_event *out) {
                         .status = ev->status,
                         .n_prompt_token = fr->n_prompt,
                         .n_output_token = fr->n_output,
-                        .text = f->text ? f->text : ""};
+                        .text = ev->kind != WEFT_EVENT_PROMPT_ROW ? f->text : ""};
     if (fr->params.sampling.logprob) {
         out->logprob = ev->pick.logprob;
         out->n_top = ev->pick.n_top;
@@ -436,7 +442,8 @@ static void event_fill(const front *f, const front_event *ev, weft_event *out) {
     }
 }
 
-/* Takes one event off the ring; false: none came in time. The end of a request takes it out of the live list. */
+/* Takes one event off the ring; false: none came in time. The end of a request takes it out of the
+ * live list. */
 static bool ring_take(front *f, int32_t timeout_ms, front_event *out) {
     pthread_mutex_lock(&f->lock);
     struct timespec until = deadline_after_ms(timeout_ms > 0 ? timeout_ms : 0);
@@ -458,7 +465,8 @@ static bool ring_take(front *f, int32_t timeout_ms, front_event *out) {
     return got;
 }
 
-/* A stop string has appeared: the end is told with the next call, the engine learns that no more tokens are wanted. */
+/* A stop string has appeared: the end is told with the next call, the engine learns that no more
+ * tokens are wanted. */
 static void close_by_stop(front *f, front_request *fr) {
     fr->closed = true;
     f->owed = (weft_event){.kind = WEFT_EVENT_END,

@@ -1,4 +1,5 @@
-/* The step loop of a rank. All ranks run the same lines; rank 0 also makes the plan and delivers the results. */
+/* The step loop of a rank. All ranks run the same lines; rank 0 also makes the plan and delivers
+ * the results. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -47,7 +48,9 @@ static weft_status open_memory(engine_rank *r, weft_error *err) {
     kern_memory_add(&r->memory, "step block", (size_t)batch_block_cap(r->builder) * sizeof(int32_t),
                     &r->block);
     kern_memory_add(&r->memory, "results", rows * sizeof(engine_result), &r->results);
-    st = kern_memory_commit(&r->memory, s->k, err);
+    st = engine_memory_plan(e, r->memory.bytes, err);
+    if (st == WEFT_OK)
+        st = kern_memory_commit(&r->memory, s->k, err);
     if (st != WEFT_OK)
         return st;
     r->plan = malloc(plan_bytes_cap(s));
@@ -133,9 +136,11 @@ static void score_row(engine_rank *r, const batch_logit *l, const float *row, en
     else if (slot->sampling.logprob)
         out->status = (int32_t)sample_score(r->sampler, row, slot->token[l->position + 1],
                                             slot->sampling.n_top, &out->pick);
-    if (p->on_logits)
+    if (p->on_logits) {
         p->on_logits(p->on_logits_user,
                      &(weft_logits_row){slot->request, l->position, row, n_vocab});
+        team_set_float_mode(); /* the client's code may have left another one */
+    }
 }
 
 static weft_status score_rows(engine_rank *r) {
@@ -199,7 +204,8 @@ static weft_status run_step(engine_rank *r, weft_error *err) {
     return WEFT_OK;
 }
 
-/* A failure of one rank ends the step on all of them: whoever finds it aborts the transport, everyone's next wait returns. */
+/* A failure of one rank ends the step on all of them: whoever finds it aborts the transport,
+ * everyone's next wait returns. */
 static void fail(engine_rank *r, weft_status s, const weft_error *own) {
     weft_engine *e = r->e;
     if (own->status != WEFT_OK)
@@ -210,7 +216,7 @@ static void fail(engine_rank *r, weft_status s, const weft_error *own) {
         return;
     weft_error why = {0};
     weft_status first = comm_threads_state(e->hub, &why);
-    log_error("%s", why.text);
+    log_info("%s", why.text); /* the client is told by weft_engine_next */
     front_fail(&e->front, first, why.text);
 }
 

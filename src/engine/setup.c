@@ -9,7 +9,11 @@
 #include "model/model.h"
 #include "tok/tok.h"
 
-enum { DEFAULT_MODEL_LEN = 8192 };
+enum {
+    DEFAULT_MODEL_LEN = 8192,
+    MAX_MODEL_LEN = 1 << 26, /* tokens; counts of rows and pages stay far inside int32 */
+    MAX_KV_PAGES = 1 << 26
+};
 
 void weft_engine_params_default(weft_engine_params *out) {
     *out = (weft_engine_params){.tp = 1,
@@ -45,6 +49,7 @@ static weft_status range_check(const char *option, int64_t value, int64_t lo, in
 
 static weft_status sizes_check(const load_config *cfg, engine_setup *s, weft_error *err) {
     weft_engine_params *p = &s->p;
+    int32_t longest = cfg->context_length < MAX_MODEL_LEN ? cfg->context_length : MAX_MODEL_LEN;
     const struct {
         const char *option;
         int64_t value, lo, hi;
@@ -52,8 +57,8 @@ static weft_status sizes_check(const load_config *cfg, engine_setup *s, weft_err
         {"--threads", p->n_thread, 0, 1024},
         {"--max-num-seqs", p->max_num_seqs, 1, 4096},
         {"--max-num-batched-tokens", p->max_num_batched_tokens, 1, 1 << 20},
-        {"--max-model-len", p->max_model_len, 0, cfg->context_length},
-        {"--kv-pages", p->kv_pages, 0, 1 << 26},
+        {"--max-model-len", p->max_model_len, 0, longest},
+        {"--kv-pages", p->kv_pages, 0, MAX_KV_PAGES},
         {"--cp-min-split", p->cp_min_split, 1, 1 << 20},
         {"--kv-cache-dtype (index)", p->kv_dtype, WEFT_KV_F16, WEFT_KV_BF16},
         {"--cp-exchange (index)", p->exchange, WEFT_EXCHANGE_AUTO, WEFT_EXCHANGE_KV},
@@ -95,7 +100,7 @@ static int32_t pages_on_fullest(const engine_setup *s, int32_t pages) {
 static weft_status pages_choose(const load_config *cfg, engine_setup *s, weft_error *err) {
     weft_engine_params *p = &s->p;
     size_t page = engine_setup_page_bytes(cfg, s);
-    uint64_t free_bytes = memory_available();
+    uint64_t free_bytes = s->free_bytes = memory_available();
     uint64_t limit = p->kv_bytes ? p->kv_bytes : free_bytes / 4;
     if (p->kv_pages == 0) {
         int64_t want = (int64_t)p->max_num_seqs * pages_on_fullest(s, s->caps.max_pages);
@@ -105,6 +110,7 @@ static weft_status pages_choose(const load_config *cfg, engine_setup *s, weft_er
                              "--kv-cache-memory: %llu bytes hold no page on each of %d ranks; one "
                              "page takes %zu bytes on a rank",
                              (unsigned long long)limit, s->world, page);
+        want = want < MAX_KV_PAGES ? want : MAX_KV_PAGES;
         p->kv_pages = (int32_t)(want < fits ? want : fits);
     }
     uint64_t need = (uint64_t)p->kv_pages * page * (uint64_t)s->world;

@@ -1,4 +1,5 @@
-/* Everything that follows from the model file and the parameters before any weight is packed: legality, sizes, memory. `weft plan` prints it,
+/* Everything that follows from the model file and the parameters before any weight is packed:
+ * legality, sizes, memory. `weft plan` prints it,
  * weft_engine_open builds from it. */
 #ifndef WEFT_ENGINE_SETUP_H
 #define WEFT_ENGINE_SETUP_H
@@ -14,11 +15,13 @@ typedef struct engine_setup {
     topo_sizes sizes;
     int32_t world;
     kern_kv_type kv_type;
+    uint64_t free_bytes; /* of the machine, before anything is reserved; 0: unknown */
     batch_caps caps;
     char identity[96];
 } engine_setup;
 
-/* The one validation of a set-up. WEFT_ERR_SETUP names the option, its value and what would be right; WEFT_ERR_MEMORY names the sizes. */
+/* The one validation of a set-up. WEFT_ERR_SETUP names the option, its value and what would be
+ * right; WEFT_ERR_MEMORY names the sizes. */
 weft_status engine_setup_make(const load_model *file, const weft_engine_params *params,
                               engine_setup *out, weft_error *err);
 

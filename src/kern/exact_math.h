@@ -1,5 +1,7 @@
-/* exp, log, sigmoid and the 16-lane fold of the exact profile: fixed formulas with explicit fma, the specification that every vector
- * version repeats bit for bit. No libm call changes a bit here: fmaf, sqrt and division are exact by IEEE 754. */
+/* exp, log, sigmoid and the 16-lane fold of the exact profile: fixed formulas with explicit fma,
+ * the specification that every vector
+ * version repeats bit for bit. No libm call changes a bit here: fmaf, sqrt and division are exact
+ * by IEEE 754. */
 #ifndef WEFT_KERN_EXACT_MATH_H
 #define WEFT_KERN_EXACT_MATH_H
 
@@ -8,7 +10,8 @@
 #include <string.h>
 
 /* exp(x) for x <= 0; +0 below -87.33 (so no denormal result); NaN gives NaN.
- *   n = round-half-even(x * log2 e) by the magic-number addition; r = x - n ln 2 in two fma; degree-6 polynomial; n added to the exponent. */
+ *   n = round-half-even(x * log2 e) by the magic-number addition; r = x - n ln 2 in two fma;
+ *   degree-6 polynomial; n added to the exponent. */
 static inline float exact_exp_neg(float x) {
     const float magic = 12582912.0f; /* 1.5 * 2^23 */
     float n = fmaf(x, 1.44269504088896341f, magic) - magic;

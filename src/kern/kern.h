@@ -24,8 +24,7 @@ typedef struct kern_profile {
     int32_t panel;         /* outputs per packed panel: a TP cut of outputs must be a multiple */
 } kern_profile;
 
-/* ---- packed weights: a type of their own, so that nothing reads packed bytes as plain
- * -------------------------- */
+/* ---- packed weights: a type of their own, so that nothing reads packed bytes as plain ---- */
 typedef struct kern_weight {
     dtype type;
     int32_t n_out, n_in; /* y[n_out] = W[n_out, n_in] x[n_in] */
@@ -33,10 +32,14 @@ typedef struct kern_weight {
 } kern_weight;
 
 /* ---- activations: the input of linear layers ----
- * f32 form: [row][k] floats. q8 form, for quantised weights, one record per row of kern_act_q8_bytes(k) bytes:
- *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i32 sum[k/32]      (k multiple of 32; record padded to 64 bytes)
- * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), sum = exact integer sum of q, xs = dx * (float)sum.
- * sum(x q) in 16 lanes: fma(x[i + 16], q[i + 16], x[i] * q[i]), then the fold; sum(q q) is exact. amax 0: all zero.
+ * f32 form: [row][k] floats. q8 form, for quantised weights, one record per row of
+ * kern_act_q8_bytes(k) bytes:
+ *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i32 sum[k/32]      (k multiple of 32; record padded
+ *   to 64 bytes)
+ * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), sum = exact
+ * integer sum of q, xs = dx * (float)sum.
+ * sum(x q) in 16 lanes: fma(x[i + 16], q[i + 16], x[i] * q[i]), then the fold; sum(q q) is exact.
+ * amax 0: all zero.
  * A producer writes the forms whose memory is not 0. */
 typedef struct kern_act {
     int32_t k;
@@ -111,8 +114,7 @@ typedef struct kern_pick {
     kern_mem idx; /* i32 [n] */
 } kern_pick;
 
-/* ---- KV cache
- * --------------------------------------------------------------------------------------------------
+/* ---- KV cache ----
  * A page of one layer holds all local KV heads; per head K then V (page_tokens = 16, D = head_dim,
  * D multiple of 2): f32, f16:  K [d][16 keys], V [16 keys][d]          bf16:  K [d/2][16 keys][2],
  * V [key/2][d][2] so a page is n_kv_head * 2 * 16 * D * element bytes, contiguous. A slot is page *
@@ -198,9 +200,7 @@ typedef struct kern_attn_finish {
     kern_act out;              /* k = n_head * head_dim */
 } kern_attn_finish;
 
-/* ---- the table
- * --------------------------------------------------------------------------------------------------
- */
+/* ---- the table ---- */
 typedef struct kern_dev kern_dev; /* one per rank: its queue, threads and scratch */
 
 typedef struct kern_limits {

@@ -1,4 +1,5 @@
-/* Memory of one owner (a rank, or the process's weights), planned first and taken as one reservation. */
+/* Memory of one owner (a rank, or the process's weights), planned first and taken as one
+ * reservation. */
 #ifndef WEFT_KERN_MEMORY_H
 #define WEFT_KERN_MEMORY_H
 

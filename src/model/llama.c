@@ -1,11 +1,14 @@
 /* The layer program of llama: GQA attention, SwiGLU, RMSNorm before each half.
  *
  *   x = embed(ids)
- *   per layer:  a = norm(x) ; q,k,v = W a ; rope, round, deliver, attend ; x += o-tree ; a = norm(x) ; f = swiglu(a) ; x += down-tree
+ *   per layer:  a = norm(x) ; q,k,v = W a ; rope, round, deliver, attend ; x += o-tree ; a =
+ *   norm(x) ; f = swiglu(a) ; x += down-tree
  *   logits = head(norm(x)) on the rows that need them
  *
- * The residual of a half and the norm of the next are one operation (reduce_norm), so x is read once. With tp > 1 a rank has its own heads and
- * its own columns of the MLP; what crosses is the leaf nodes of the two row-parallel layers, summed by every rank in the tree's order. */
+ * The residual of a half and the norm of the next are one operation (reduce_norm), so x is read
+ * once. With tp > 1 a rank has its own heads and
+ * its own columns of the MLP; what crosses is the leaf nodes of the two row-parallel layers, summed
+ * by every rank in the tree's order. */
 #include "model/model.h"
 
 #include <math.h>
@@ -22,7 +25,8 @@ typedef struct llama_weights {
     kern_mem output_norm;
 } llama_weights;
 
-/* A row-parallel layer on one rank: own part of the tree, where the TP members' nodes lie, and the rest of the tree. */
+/* A row-parallel layer on one rank: own part of the tree, where the TP members' nodes lie, and the
+ * rest of the tree. */
 typedef struct llama_reduce {
     int32_t in0, n_in, leaf_in;
     tree_prog cover, finish;
@@ -203,7 +207,8 @@ static void project_qkv(model_rank *r, const llama_layer *l, const batch_local *
                           });
 }
 
-/* A row-parallel layer: own leaves to nodes, all members' nodes here, tree + residual + the next norm. */
+/* A row-parallel layer: own leaves to nodes, all members' nodes here, tree + residual + the next
+ * norm. */
 static weft_status reduce_layer(model_rank *r, const llama_reduce *d, const kern_weight *w,
                                 kern_act in, int32_t n_row, kern_mem norm) {
     llama_rank *p = r->body;
@@ -340,7 +345,8 @@ static weft_status logits(model_rank *r, const batch_local *b, kern_mem block, i
     return WEFT_OK;
 }
 
-/* Operands 1 and 2 of a sum change places: they stand in different subtrees, so its order changes. */
+/* Operands 1 and 2 of a sum change places: they stand in different subtrees, so its order changes.
+ * */
 static bool swap_operands(tree_prog *t) {
     int32_t at[2] = {-1, -1};
     for (int32_t i = 0; i < t->n_op; i++)

@@ -62,6 +62,7 @@ weft_status model_weights_open(const load_model *file, const kern_table *k, int3
                     (size_t)max_len * (size_t)cfg->rope_dim * sizeof(float), &w->rope);
     weft_status s = arch->weights_open(w, err);
     if (s != WEFT_OK) {
+        kern_memory_release(&w->memory, k); /* the list of buffers */
         free(w);
         return s;
     }
@@ -163,8 +164,11 @@ weft_status model_weights_pack(model_weights *w, int32_t n_thread,
         job.first[i + 1] = job.first[i] + (to ? (to->n_out + PACK_ROWS - 1) / PACK_ROWS : 1);
     }
     job.n_claim = job.first[w->n_item];
+    uint32_t clients = team_float_mode_save();
     team_run(job.threads, pack_thread, &job);
+    team_set_float_mode(); /* progress is the client's code */
     rope_fill(w, rope, ROPE_ROWS);
+    team_float_mode_restore(clients);
     team_close(job.threads);
 undo_lists:
     free(rope);

@@ -50,4 +50,11 @@ one=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["digest"]
 weft check -m "$model" --topologies tp2pcp1dcp1 -n 8 --isa scalar --json
 two=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["digest"])' "$work/out")
 want_equal "$two" "$one" "scalar against the best instruction set"
+
+# the real model: heads that do not divide by two, leaves of three blocks
+if [ -e "$WEFT_DEMO_MODEL" ] && [ -z "${WEFT_SANITIZE:-}" ]; then
+    weft check -m "$WEFT_DEMO_MODEL" --topologies tp1pcp1dcp1,tp1pcp2dcp2,tp3pcp2dcp2:kv,tp1pcp5dcp5
+    want_rc 0 "demo model"
+    echo "$out"
+fi
 finish

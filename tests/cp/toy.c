@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "cp/runner.h"
+#include "tensor/dtype.h"
 
 const toy_shape toy_gqa = {.name = "8/2 heads Q4_0",
                            .n_layer = 2,
@@ -237,18 +238,12 @@ static float noise(uint64_t *rng) {
     return ((float)(run_draw(rng) >> 40) / 8388608.0f - 1.0f) * 1.7320508f;
 }
 
-static uint16_t half(float v) {
-    _Float16 h = (_Float16)v;
-    uint16_t bits;
-    memcpy(&bits, &h, sizeof bits);
-    return bits;
-}
-
 /* One block of 32 random codes; the scale makes their standard deviation `size`. */
 static void put_block(bytes *b, uint32_t type, float size, uint64_t *rng) {
     uint8_t code[BLOCK];
     int32_t n = type == TOY_Q8_0 ? BLOCK : BLOCK / 2;
-    uint16_t d = half(size * (0.7f + 0.6f * fabsf(noise(rng))) / (type == TOY_Q8_0 ? 73.3f : 4.6f));
+    uint16_t d =
+        f32_to_f16(size * (0.7f + 0.6f * fabsf(noise(rng))) / (type == TOY_Q8_0 ? 73.3f : 4.6f));
     for (int32_t i = 0; i < n; i++)
         code[i] = (uint8_t)(run_draw(rng) >> 33);
     put(b, &d, sizeof d);
@@ -256,7 +251,7 @@ static void put_block(bytes *b, uint32_t type, float size, uint64_t *rng) {
 }
 
 static void put_value(bytes *b, uint32_t type, float v) {
-    uint16_t h = half(v);
+    uint16_t h = f32_to_f16(v);
     if (type == TOY_BF16) {
         uint32_t bits;
         memcpy(&bits, &v, sizeof bits);

@@ -68,7 +68,8 @@ typedef struct hub_group {
     hub_member members[]; /* [size] */
 } hub_group;
 
-/* Where a rank is. word, for the text of a deadline: number << 8 | group << 4 | kind. blocked, while
+/* Where a rank is. word, for the text of a deadline: number << 8 | group << 4 | kind. blocked,
+ * while
  * it sleeps in a meet: (index of the group + 1) << 32 | the generation that it waits to see change;
  * else 0. */
 typedef struct hub_place {

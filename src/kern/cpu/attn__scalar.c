@@ -132,7 +132,8 @@ static void divide(const float *o, float l, int32_t n, float *out) {
 static void rope(const float *x, const float *cs, int32_t n_pair, float *y) {
     for (int32_t i = 0; i < n_pair; i++) {
         float x0 = x[2 * i], x1 = x[2 * i + 1], c = cs[2 * i], s = cs[2 * i + 1];
-        y[2 * i] = fmaf(x0, c, -(x1 * s));
+        float turned = x1 * s; /* a NaN keeps its sign: there is one NaN (linear_isa.h) */
+        y[2 * i] = fmaf(x0, c, turned == turned ? -turned : turned);
         y[2 * i + 1] = fmaf(x0, s, x1 * c);
     }
 }

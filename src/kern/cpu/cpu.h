@@ -1,15 +1,20 @@
 /* Inside of the CPU table: what the operations share. Nothing outside src/kern/cpu includes this.
  *
- * Two levels: an operation (cpu_linear, cpu_attn_fold, ...) cuts its work into items and gives them to the rank's threads; a
- * micro-kernel of an ISA level does one item. Operations exist once; micro-kernels exist per level, chosen by one pointer. */
+ * Two levels: an operation (cpu_linear, cpu_attn_fold, ...) cuts its work into items and gives them
+ * to the rank's threads; a
+ * micro-kernel of an ISA level does one item. Operations exist once; micro-kernels exist per level,
+ * chosen by one pointer. */
 #ifndef WEFT_KERN_CPU_CPU_H
 #define WEFT_KERN_CPU_CPU_H
 
 #include "base/team.h"
 #include "kern/kern.h"
 
-typedef struct cpu_linear_isa cpu_linear_isa; /* linear_isa.h: packed linear micro-kernels, quantisation of activations, norm, swiglu */
-typedef struct cpu_attn_isa cpu_attn_isa;     /* attn_isa.h: page update, state merge, rope, rounding to the cache's type */
+typedef struct cpu_linear_isa
+    /* linear_isa.h: packed linear micro-kernels, quantisation of activations, norm, swiglu */
+    cpu_linear_isa;
+typedef struct cpu_attn_isa
+    cpu_attn_isa; /* attn_isa.h: page update, state merge, rope, rounding to the cache's type */
 
 /* One instruction-set level: filled once, const. */
 typedef struct cpu_isa {
@@ -30,7 +35,8 @@ struct kern_dev {
     size_t scratch_bytes;
 };
 
-/* Scratch of one thread, for both families of operations: each says what it needs, an operation may use all of it. */
+/* Scratch of one thread, for both families of operations: each says what it needs, an operation may
+ * use all of it. */
 size_t cpu_linear_scratch_bytes(const kern_limits *l);
 size_t cpu_attn_scratch_bytes(const kern_limits *l);
 static inline uint8_t *cpu_scratch(kern_dev *dev, int32_t thread) {

@@ -122,7 +122,7 @@ static void cut_run(cut *c) {
     if (group_count(c) * c->n_block < wanted)
         c->group = 2;
     int32_t n_group = group_count(c);
-    if (n_group * c->n_block < wanted)
+    if (n_group > 0 && n_group * c->n_block < wanted)
         c->n_block = min32(c->n_tile, ceil_div(wanted, n_group));
     c->n_item = n_group * c->n_block;
     team_run(c->dev->team, run_claimed, c);

@@ -21,7 +21,8 @@ static uint32_t amax_bits(const float *x) {
     return amax;
 }
 
-/* Least-squares scale of the rounded block: sum(x q) / sum(q q), the first in 16 lanes (j and j + 16) and the fold. */
+/* Least-squares scale of the rounded block: sum(x q) / sum(q q), the first in 16 lanes (j and j +
+ * 16) and the fold. */
 static float refit(const float *x, const int8_t *q) {
     float lane[16];
     int32_t square = 0;

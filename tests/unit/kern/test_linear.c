@@ -674,6 +674,34 @@ static void no_rows(void **state) {
     t->close(dev);
 }
 
+/* A TP rank may own no panel of a vocabulary that is smaller than tp panels, whatever the rows. */
+static void no_outputs(void **state) {
+    (void)state;
+    buf plain = random_plain(DTYPE_F32, 16, 32);
+    act_buf x = random_act(40, 32);
+    for (int32_t isa = 0; isa < isa_count(); isa++) {
+        const kern_table *t = table_of(isa);
+        kern_dev *dev = dev_open(t, 2);
+        kern_weight w;
+        buf w_buf = packed(t, DTYPE_F32, 16, 32, plain, &w);
+        for (int32_t n_row = 1; n_row <= 40; n_row += 13) {
+            buf y = buf_take(0);
+            t->linear(dev, &(kern_linear){.x = x.act,
+                                          .n_row = n_row,
+                                          .n_in = 32,
+                                          .n_part = 1,
+                                          .part = {{&w, 0, 0, {0}, y.mem, 0}},
+                                          .tree = &one_leaf,
+                                          .leaf_in = 32});
+            buf_free(y);
+        }
+        t->close(dev);
+        buf_free(w_buf);
+    }
+    act_free(x);
+    buf_free(plain);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_layouts),
@@ -695,6 +723,7 @@ int main(void) {
         cmocka_unit_test(cuts_of_k),
         cmocka_unit_test(swiglu),
         cmocka_unit_test(no_rows),
+        cmocka_unit_test(no_outputs),
     };
     if (isa_count() < MAX_ISA)
         printf("this machine lacks avx512vnni: only the scalar kernels are compared\n");

@@ -167,7 +167,7 @@ __attribute__((target("f16c"))) static uint32_t hardware_widen(uint16_t h) {
 
 static void test_f16_hardware(void **state) {
     (void)state;
-    if (!__builtin_cpu_supports("f16c")) {
+    if (!__builtin_cpu_supports("avx2")) { /* clang 14 does not know "f16c" here; avx2 implies it */
         skip();
     }
     for (uint32_t h = 0; h < 65536; h++) {
