@@ -59,8 +59,9 @@ static void stale_slot(batch_local *b) {
 
 weft_status engine_fault_apply(engine_fault f, int32_t rank, int32_t world, batch_local *b,
                                int64_t step, weft_error *err) {
-    if (f == ENGINE_FAULT_RANK_FAILS && rank == world - 1 && step == 3)
-        return error_set(err, WEFT_ERR_RANK, "rank %d: planted fault rank-fails in step 3", rank);
+    if (f == ENGINE_FAULT_RANK_FAILS && rank == world - 1 && step == 2)
+        return error_set(err, WEFT_ERR_RANK, "rank %d: planted fault rank-fails in its third step",
+                         rank);
     if (rank != 0)
         return WEFT_OK;
     if (f == ENGINE_FAULT_SKIP_CONTEXT)

@@ -130,19 +130,6 @@ static void dcp_rank_is_not_tp_rank(void **state) {
     scene_close(&s);
 }
 
-/* T22: slots beyond 16 bits, in a pool of 70 000 tokens whose low pages are taken. */
-static void wide_slots(void **state) {
-    (void)state;
-    const toy_shape *mqa = toy_shapes[3];
-    scene s;
-    scene_open(&s, mqa);
-    for (int32_t i = 0; i < 4; i++)
-        scene_add(&s, mqa, 50 + 37 * i, 8, i);
-    s.params.kv_pages = 4400;
-    scene_run("T22: a large pool", &s, (topo_sizes){1, 2, 2});
-    scene_close(&s);
-}
-
 /* T31: the first step of an engine is a step like any other: one token, decode-free. */
 static void first_step(void **state) {
     (void)state;
@@ -275,7 +262,6 @@ int main(void) {
         cmocka_unit_test(short_prompts_and_pure_decode),
         cmocka_unit_test(lengths_far_apart),
         cmocka_unit_test(dcp_rank_is_not_tp_rank),
-        cmocka_unit_test(wide_slots),
         cmocka_unit_test(first_step),
         cmocka_unit_test(one_decision),
         cmocka_unit_test(long_context),
