@@ -137,11 +137,13 @@ static weft_status start_ranks(weft_engine *e, weft_error *err) {
     e->rank = calloc((size_t)world, sizeof *e->rank);
     if (!e->rank)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d ranks", world);
-    for (int32_t r = 0; r < world; r++) {
-        weft_status s = engine_rank_open(e, r, err);
-        if (s != WEFT_OK)
-            return s;
-    }
+    weft_status s = WEFT_OK;
+    for (int32_t r = 0; r < world && s == WEFT_OK; r++)
+        s = engine_rank_plan(e, r, err);
+    for (int32_t r = 0; r < world && s == WEFT_OK; r++)
+        s = engine_rank_open(&e->rank[r], err);
+    if (s != WEFT_OK)
+        return s;
     for (int32_t r = 0; r < world; r++)
         e->n_active += engine_setup_threads(&e->setup, r);
     wait_threads_add(e->n_active);

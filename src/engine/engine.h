@@ -135,7 +135,10 @@ void front_fail(front *f, weft_status status, const char *text);
 weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err);
 
 /* rank.c */
-weft_status engine_rank_open(weft_engine *e, int32_t rank, weft_error *err);
+/* Every rank is planned before the first takes its memory, so that a set-up which does not fit
+ * takes none. */
+weft_status engine_rank_plan(weft_engine *e, int32_t rank, weft_error *err);
+weft_status engine_rank_open(engine_rank *r, weft_error *err);
 void engine_rank_close(engine_rank *r);
 void *engine_rank_main(void *rank);
 

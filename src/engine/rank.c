@@ -30,7 +30,7 @@ static weft_status open_parts(engine_rank *r, weft_error *err) {
     return s->k->open(engine_setup_threads(s, r->rank), &limits, &r->dev, err);
 }
 
-static weft_status open_memory(engine_rank *r, weft_error *err) {
+static weft_status plan_memory(engine_rank *r, weft_error *err) {
     weft_engine *e = r->e;
     const engine_setup *s = &e->setup;
     size_t rows = (size_t)s->p.max_num_batched_tokens;
@@ -48,9 +48,13 @@ static weft_status open_memory(engine_rank *r, weft_error *err) {
     kern_memory_add(&r->memory, "step block", (size_t)batch_block_cap(r->builder) * sizeof(int32_t),
                     &r->block);
     kern_memory_add(&r->memory, "results", rows * sizeof(engine_result), &r->results);
-    st = engine_memory_plan(e, r->memory.bytes, err);
-    if (st == WEFT_OK)
-        st = kern_memory_commit(&r->memory, s->k, err);
+    return engine_memory_plan(e, r->memory.bytes, err);
+}
+
+static weft_status take_memory(engine_rank *r, weft_error *err) {
+    const engine_setup *s = &r->e->setup;
+    size_t rows = (size_t)s->p.max_num_batched_tokens;
+    weft_status st = kern_memory_commit(&r->memory, s->k, err);
     if (st != WEFT_OK)
         return st;
     r->plan = malloc(plan_bytes_cap(s));
@@ -65,15 +69,18 @@ static weft_status open_memory(engine_rank *r, weft_error *err) {
     return sampler_open(s->model.n_vocab, &r->sampler, err);
 }
 
-weft_status engine_rank_open(weft_engine *e, int32_t rank, weft_error *err) {
+weft_status engine_rank_plan(weft_engine *e, int32_t rank, weft_error *err) {
     engine_rank *r = &e->rank[rank];
     r->e = e;
     r->rank = rank;
     weft_status st = open_parts(r, err);
+    return st == WEFT_OK ? plan_memory(r, err) : st;
+}
+
+weft_status engine_rank_open(engine_rank *r, weft_error *err) {
+    weft_status st = take_memory(r, err);
     if (st == WEFT_OK)
-        st = open_memory(r, err);
-    if (st == WEFT_OK)
-        engine_fault_arm(e->fault, rank, r->model);
+        engine_fault_arm(r->e->fault, r->rank, r->model);
     return st;
 }
 
