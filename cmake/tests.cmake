@@ -53,7 +53,7 @@ weft_test_folder(cp cp engine cp)
 weft_test_folder(golden golden engine golden)
 
 # ThreadSanitizer makes these programs 20 times as slow: the tsan preset takes the ones with the most different steps.
-foreach(name numeric text trap_mixed)
+foreach(name clients numeric text trap_mixed)
   if(TEST cp.test_${name})
     set_property(TEST cp.test_${name} APPEND PROPERTY LABELS tsan)
   endif()

@@ -2,6 +2,7 @@
  * the chunks of its prompt, preemption, or whose pages it got. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -290,6 +291,7 @@ typedef struct canceller {
     uint64_t nth;   /* of the requests, in order of ids */
     int32_t tokens; /* cancel after so many; 0: at the first prompt row */
     bool done;
+    atomic_bool out; /* the cancellation is with the engine */
     double at, took;
     uint64_t first;
 } canceller;
@@ -311,8 +313,17 @@ static void cancel_once(void *user, weft_engine *e, const weft_event *ev, const 
     if (!c->done && a->n_token >= c->tokens && ev->kind != WEFT_EVENT_END) {
         weft_engine_cancel(e, a->id);
         c->done = true;
+        atomic_store(&c->out, true);
         c->at = now();
     }
+}
+
+/* Holds the engine back in the middle of the long answer (positions past 225 are its alone) until
+ * the cancellation is out: a busy machine may wake the client only after all tokens are made. */
+static void wait_for_cancel(void *user, const weft_logits_row *row) {
+    const atomic_bool *cancelled = user;
+    for (int32_t i = 0; i < 2000 && row->position > 225 && !atomic_load(cancelled); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
 /* Within a second: the count follows the last event, it does not come before it. */
@@ -341,10 +352,12 @@ static void cancel_and_again(void **state) {
         for (int32_t tokens = 0; tokens <= 3; tokens += 3) {
             params = params_on(i);
             params.max_num_batched_tokens = 64;
+            canceller c = {.nth = 1, .tokens = tokens};
+            params.on_logits = wait_for_cancel;
+            params.on_logits_user = &c.out;
             weft_engine *e = NULL;
             weft_error err = {0};
             assert_int_equal(weft_engine_open(m, &params, &e, &err), WEFT_OK);
-            canceller c = {.nth = 1, .tokens = tokens};
             run_hooks hooks = {cancel_once, &c};
             assert_int_equal(run_requests(e, q, N, &hooks, got, &err), WEFT_OK);
             assert_int_equal(got[1].finish, WEFT_FINISH_ERROR);
