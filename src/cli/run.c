@@ -182,6 +182,17 @@ static int event_print(const session *s, const weft_event *ev) {
     return cli_json_print(o);
 }
 
+/* How much of the prompt is computed; the bar goes away before the first text. */
+static void prefill_show(const session *s, cli_progress *bar, bool over) {
+    weft_engine_stats st;
+    if (!bar->on)
+        return;
+    weft_engine_get_stats(s->engine, &st);
+    cli_progress_set(bar, st.n_row);
+    if (over)
+        cli_progress_end(bar);
+}
+
 static int stream(session *s) {
     enum { POLL_MS = 100 };
     weft_request q;
@@ -196,10 +207,14 @@ static int stream(session *s) {
     double t0 = now();
     if (weft_engine_submit(s->engine, &q, 1, &id, &err) != WEFT_OK)
         return cli_fail(&err);
+    cli_progress bar;
+    cli_progress_begin(&bar, "prefill", q.n_prompt);
     for (bool asked = false;;) {
         weft_event ev;
         bool got = false;
-        if (weft_engine_next(s->engine, POLL_MS, &ev, &got, &err) != WEFT_OK)
+        weft_status st = weft_engine_next(s->engine, POLL_MS, &ev, &got, &err);
+        prefill_show(s, &bar, got || st != WEFT_OK);
+        if (st != WEFT_OK)
             return cli_fail(&err);
         if (cli_interrupted && !asked) {
             weft_engine_cancel(s->engine, id);

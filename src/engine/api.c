@@ -236,6 +236,7 @@ void weft_engine_get_stats(const weft_engine *e, weft_engine_stats *out) {
                                .n_prompt_token = prompt,
                                .n_output_token = output,
                                .n_preemption = atomic_load(&e->n_preemption),
+                               .n_row = atomic_load(&e->n_row),
                                .n_page = (int64_t)s->p.kv_pages * s->sizes.dcp,
                                .n_page_used = atomic_load(&e->n_page_used),
                                .weight_bytes = e->weights->memory.bytes,

@@ -204,6 +204,8 @@ static weft_status run_step(engine_rank *r, weft_error *err) {
     if (s != WEFT_OK || r->rank != 0)
         return s;
     /* before the events: who has seen the last one finds the counts of its step */
+    for (int32_t i = 0; i < r->global.n_req; i++)
+        atomic_fetch_add(&e->n_row, r->global.req[i].n_new);
     atomic_store(&e->n_step, sched_step(e->front.sched));
     atomic_store(&e->n_preemption, sched_preemptions(e->front.sched));
     front_deliver(&e->front, r->result, n_all);
