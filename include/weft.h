@@ -134,8 +134,8 @@ const char *weft_engine_identity(const weft_engine *engine);
 
 typedef struct weft_engine_stats {
     int64_t n_step, n_prompt_token, n_output_token, n_preemption;
-    int64_t n_row; /* token rows computed so far, recomputed ones too */
-    int64_t n_page, n_page_used;                    /* over the ranks of one cache replica */
+    int64_t n_row;               /* token rows computed so far, recomputed ones too */
+    int64_t n_page, n_page_used; /* over the ranks of one cache replica */
     uint64_t weight_bytes, kv_bytes, scratch_bytes; /* of the process */
     int32_t max_model_len, world, n_thread, kv_pages;
     const char *isa;

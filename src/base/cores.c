@@ -1,54 +1,16 @@
-/* Core count: the affinity mask, cut by the CPU quota of the process's cgroups.
- *
- * /proc/self/cgroup names the process's group in each hierarchy, /proc/self/mountinfo where each is
- * mounted and which of its groups stands at the mount point:
- *
- *   cgroup      0::/user/job                       v2, group /user/job
- *               4:cpu,cpuacct:/docker/abc          v1, group /docker/abc
- *   mountinfo   31 23 0:28 /docker /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct
- *               the group /docker stands at /sys/fs/cgroup/cpu, so ours is at .../cpu/abc
- *
- * A quota binds all groups below it, so every folder from ours up to the mount point counts. A
- * container often sees a path from the host's view that is not under its mount: the mount point
- * itself is then the nearest group that can be seen, and it is looked at in every case. */
+/* Core count: the affinity mask, cut by the CPU quota of the process's control groups. */
 #include "base/cores.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <sched.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { PATH_CAP = 4096, LINE_CAP = 8192 };
+#include "base/cgroup.h"
 
 typedef struct quota_search {
-    const char *root;
     int64_t milli; /* thousandths of a core; INT64_MAX: no quota found */
 } quota_search;
-
-static bool read_text(const char *path, char *out, size_t cap) {
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
-        return false;
-    }
-    size_t n = fread(out, 1, cap - 1, f);
-    fclose(f);
-    out[n] = '\0';
-    return n > 0;
-}
-
-static bool parse_positive(const char *text, int64_t *out) {
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || errno != 0 || value <= 0) {
-        return false;
-    }
-    *out = value;
-    return true;
-}
 
 static void note_quota(quota_search *s, int64_t quota_us, int64_t period_us) {
     int64_t milli = quota_us > INT64_MAX / 1000 ? INT64_MAX : quota_us * 1000 / period_us;
@@ -59,165 +21,28 @@ static void note_quota(quota_search *s, int64_t quota_us, int64_t period_us) {
 
 /* v2: "max 100000" or "765000 100000". v1: two files, quota -1 when there is none. A period that
  * cannot be read is taken for the kernel's default. */
-static void look_at_group(quota_search *s, const char *folder, bool v2) {
-    char path[PATH_CAP + 32], text[128];
+static void look_at_group(void *user, const char *folder, bool v2) {
+    quota_search *s = user;
+    char path[4096 + 32], text[128];
     snprintf(path, sizeof path, "%s/%s", folder, v2 ? "cpu.max" : "cpu.cfs_quota_us");
     int64_t quota_us, period_us = 100000;
-    if (!read_text(path, text, sizeof text) || !parse_positive(text, &quota_us)) {
+    if (!cgroup_read(path, text, sizeof text) || !cgroup_parse(text, &quota_us)) {
         return;
     }
     const char *period = strchr(text, ' ');
     if (!v2) {
         snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-        period = read_text(path, text, sizeof text) ? text : NULL;
+        period = cgroup_read(path, text, sizeof text) ? text : NULL;
     }
-    if (period == NULL || !parse_positive(period, &period_us)) {
+    if (period == NULL || !cgroup_parse(period, &period_us)) {
         period_us = 100000;
     }
     note_quota(s, quota_us, period_us);
 }
 
-/* Is `word` one of the comma-separated words of `list`? */
-static bool list_has(const char *list, const char *word) {
-    size_t n = strlen(word);
-    for (const char *at = list; *at != '\0';) {
-        size_t len = strcspn(at, ",");
-        if (len == n && memcmp(at, word, n) == 0) {
-            return true;
-        }
-        at += len + (at[len] == ',');
-    }
-    return false;
-}
-
-/* The process's group in the v2 hierarchy, or in the v1 one of the cpu controller. */
-static bool own_group(const char *root, bool v2, char out[PATH_CAP]) {
-    char path[PATH_CAP], line[LINE_CAP];
-    snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
-        return false;
-    }
-    bool found = false;
-    while (!found && fgets(line, sizeof line, f) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        char *controllers = strchr(line, ':');
-        char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
-        if (group == NULL) {
-            continue;
-        }
-        *group++ = '\0';
-        controllers++;
-        found = v2 ? controllers[0] == '\0' : list_has(controllers, "cpu");
-        if (found) {
-            found = strlen(group) < PATH_CAP;
-            snprintf(out, PATH_CAP, "%.*s", PATH_CAP - 1, group);
-        }
-    }
-    fclose(f);
-    return found;
-}
-
-/* mountinfo writes space, tab, line feed and backslash as \ooo. */
-static void undo_octal(char *text) {
-    char *to = text;
-    for (const char *at = text; *at != '\0';) {
-        if (at[0] == '\\' && at[1] >= '0' && at[1] <= '3' && at[2] >= '0' && at[2] <= '7' &&
-            at[3] >= '0' && at[3] <= '7') {
-            *to++ = (char)((at[1] - '0') * 64 + (at[2] - '0') * 8 + (at[3] - '0'));
-            at += 4;
-        } else {
-            *to++ = *at++;
-        }
-    }
-    *to = '\0';
-}
-
-typedef struct mount {
-    char *top;   /* the group that stands at the mount point */
-    char *point; /* the mount point */
-    char *kind, *options;
-} mount;
-
-/* "31 23 0:28 TOP POINT OPTIONS [tags...] - KIND SOURCE SUPER" */
-static bool parse_mount(char *line, mount *out) {
-    char *field[5], *rest = NULL, *tail = strstr(line, " - ");
-    if (tail == NULL) {
-        return false;
-    }
-    *tail = '\0';
-    tail += 3;
-    for (int i = 0; i < 5; i++) {
-        field[i] = strtok_r(i == 0 ? line : NULL, " ", &rest);
-        if (field[i] == NULL) {
-            return false;
-        }
-    }
-    out->top = field[3];
-    out->point = field[4];
-    out->kind = strtok_r(tail, " ", &rest);
-    char *source = out->kind == NULL ? NULL : strtok_r(NULL, " ", &rest);
-    out->options = source == NULL ? NULL : strtok_r(NULL, " \n", &rest);
-    if (out->options == NULL) {
-        return false;
-    }
-    undo_octal(out->top);
-    undo_octal(out->point);
-    return true;
-}
-
-/* The part of `group` below `top`, or "" when it is not below. */
-static const char *below(const char *group, const char *top) {
-    size_t n = strcmp(top, "/") == 0 ? 0 : strlen(top);
-    bool inside = strncmp(group, top, n) == 0 && (group[n] == '/' || group[n] == '\0');
-    return inside && strstr(group, "/..") == NULL ? group + n : "";
-}
-
-/* Looks at the group's folder and at each parent, the mount point last. */
-static void climb(quota_search *s, const mount *m, const char *group, bool v2) {
-    char folder[PATH_CAP];
-    int base = snprintf(folder, sizeof folder, "%s%s", s->root, m->point);
-    if (base < 0 || (size_t)base >= sizeof folder) {
-        return;
-    }
-    int made = snprintf(folder + base, sizeof folder - (size_t)base, "%s", below(group, m->top));
-    if (made < 0 || (size_t)made >= sizeof folder - (size_t)base) {
-        folder[base] = '\0';
-    }
-    for (;;) {
-        look_at_group(s, folder, v2);
-        char *slash = strrchr(folder + base, '/');
-        if (slash == NULL) {
-            return;
-        }
-        *slash = '\0';
-    }
-}
-
-static void search_hierarchy(quota_search *s, bool v2) {
-    char group[PATH_CAP], path[PATH_CAP], line[LINE_CAP];
-    if (!own_group(s->root, v2, group)) {
-        return;
-    }
-    snprintf(path, sizeof path, "%s/proc/self/mountinfo", s->root);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
-        return;
-    }
-    while (fgets(line, sizeof line, f) != NULL) {
-        mount m;
-        if (parse_mount(line, &m) && strcmp(m.kind, v2 ? "cgroup2" : "cgroup") == 0 &&
-            (v2 || list_has(m.options, "cpu"))) {
-            climb(s, &m, group, v2);
-        }
-    }
-    fclose(f);
-}
-
 int32_t cores_within_quota(const char *root, int32_t mask_cores) {
-    quota_search s = {root, INT64_MAX};
-    search_hierarchy(&s, false);
-    search_hierarchy(&s, true);
+    quota_search s = {INT64_MAX};
+    cgroup_walk(root, "cpu", look_at_group, &s);
     int64_t cores = s.milli == INT64_MAX ? mask_cores : s.milli / 1000;
     if (cores > mask_cores) {
         cores = mask_cores;

@@ -118,22 +118,23 @@ static void request_finish(front *f, sched_request *r, weft_finish finish, weft_
     sched_request_free(r);
 }
 
-/* Prompt row, or the new token and perhaps the end that it brings. Lock held. */
-static void row_deliver(front *f, const sched_run *run, const engine_result *row) {
+/* Prompt row, or the new token and perhaps the end that it brings. Lock held. False: the request has
+ * ended, and run->r is gone. */
+static bool row_deliver(front *f, const sched_run *run, const engine_result *row) {
     front_request *fr = run->r->user;
     front_event ev = {.kind = WEFT_EVENT_PROMPT_ROW,
                       .fr = fr,
                       .position = row->position,
                       .hash = row->hash,
                       .pick = row->pick};
+    if (row->status != WEFT_OK) {
+        request_finish(f, run->r, WEFT_FINISH_ERROR, (weft_status)row->status);
+        return false;
+    }
     if (!(run->sample && row->position == run->start + run->n_new - 1)) {
         ev.token = run->r->token[row->position + 1];
         ring_push(f, ev);
-        return;
-    }
-    if (row->status != WEFT_OK) {
-        request_finish(f, run->r, WEFT_FINISH_ERROR, (weft_status)row->status);
-        return;
+        return true;
     }
     ev.kind = WEFT_EVENT_TOKEN;
     ev.token = row->pick.token;
@@ -143,8 +144,9 @@ static void row_deliver(front *f, const sched_run *run, const engine_result *row
     sched_append(f->sched, run->r, ev.token);
     bool stop = tok_is_end(f->tok, ev.token) && !fr->params.ignore_eos;
     if (!stop && run->r->n_token < run->r->max_total)
-        return;
+        return true;
     request_finish(f, run->r, stop ? WEFT_FINISH_STOP : WEFT_FINISH_LENGTH, WEFT_OK);
+    return false;
 }
 
 void front_deliver(front *f, const engine_result *rows, int32_t n) {
@@ -159,9 +161,10 @@ void front_deliver(front *f, const engine_result *rows, int32_t n) {
                     rows[j];
     pthread_mutex_lock(&f->lock);
     sched_step_done(f->sched);
-    for (int32_t i = 0, at = 0; i < n_run; i++)
-        for (int32_t j = 0; j < run[i].n_logits; j++)
-            row_deliver(f, &run[i], &f->row[at++]);
+    const engine_result *row = f->row;
+    for (int32_t i = 0; i < n_run; row += run[i++].n_logits)
+        for (int32_t j = 0; j < run[i].n_logits && row_deliver(f, &run[i], &row[j]); j++) {
+        }
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -198,8 +201,7 @@ static weft_status request_check(const weft_engine *e, const weft_request *q, we
     for (int32_t i = 0; i < q->n_stop; i++) {
         if (q->stop[i][0] == '\0')
             return error_set(err, WEFT_ERR_USAGE, "stop string %d is empty", i);
-        /* else it could match inside a character, and the text before it would end in half of one
-         * */
+        /* else it could match inside a character, and the text before it end in half of one */
         if (!text_is_utf8((load_string){q->stop[i], strlen(q->stop[i])}))
             return error_set(err, WEFT_ERR_USAGE, "stop string %d is not UTF-8", i);
     }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/wait.h"
 #include "engine/fault.h"
 #include "model/model.h"
@@ -24,19 +25,6 @@ void weft_engine_params_default(weft_engine_params *out) {
                                 .kv_dtype = WEFT_KV_F16,
                                 .exchange = WEFT_EXCHANGE_AUTO,
                                 .cp_min_split = 32};
-}
-
-/* Memory that a new allocation can have, by the kernel's own estimate; 0 when unknown. */
-static uint64_t memory_available(void) {
-    FILE *f = fopen("/proc/meminfo", "r");
-    char line[128];
-    unsigned long long kib = 0;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return (uint64_t)kib * 1024;
 }
 
 static weft_status range_check(const char *option, int64_t value, int64_t lo, int64_t hi,
@@ -100,7 +88,7 @@ static int32_t pages_on_fullest(const engine_setup *s, int32_t pages) {
 static weft_status pages_choose(const load_config *cfg, engine_setup *s, weft_error *err) {
     weft_engine_params *p = &s->p;
     size_t page = engine_setup_page_bytes(cfg, s);
-    uint64_t free_bytes = s->free_bytes = memory_available();
+    uint64_t free_bytes = s->free_bytes = memory_available("");
     uint64_t limit = p->kv_bytes ? p->kv_bytes : free_bytes / 4;
     if (p->kv_pages == 0) {
         int64_t want = (int64_t)p->max_num_seqs * pages_on_fullest(s, s->caps.max_pages);

@@ -58,6 +58,14 @@ static void one_request_fails(void **state) {
             run_assert_same("beside a numeric error", &oracle[0], &got[0], 1);
             run_assert_same("beside a numeric error", &oracle[2], &got[2], 1);
             run_free(got, N);
+            weft_request scored =
+                q[1]; /* a prompt row that has no log-probability is the end too */
+            scored.sampling.logprob = true;
+            assert_int_equal(run_requests(e, &scored, 1, NULL, got, &err), WEFT_OK);
+            assert_int_equal(got[0].status, WEFT_ERR_NUMERIC);
+            for (int32_t p = 0; p < 40; p++)
+                assert_int_equal(got[0].seen[p], p < 23);
+            run_free(got, 1);
             for (int32_t i = 0; i < 3; i++) { /* every page of the pool changes hands */
                 weft_request all[N] = {q[0], again, q[2]};
                 assert_int_equal(run_requests(e, all, N, NULL, got, &err), WEFT_OK);

@@ -23,6 +23,7 @@
 
 #include "base/cores.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "base/team.h"
 #include "base/wait.h"
@@ -559,6 +560,58 @@ static void test_float_mode_kept(void **state) {
 }
 #endif
 
+/* ---- memory ---- */
+
+#define V1_MEMORY_MOUNT "33 20 0:29 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+static void make_memory_tree(const char *cgroup) {
+    make_tree();
+    put("/proc/meminfo", "MemTotal:       1000 kB\nMemFree:  10 kB\nMemAvailable:     800 kB\n");
+    put("/proc/self/cgroup", cgroup);
+    put("/proc/self/mountinfo", OTHER_MOUNTS V1_MEMORY_MOUNT V2_MOUNT("/", "/sys/fs/cgroup"));
+}
+
+static void test_memory_v2(void **state) {
+    (void)state;
+    static const struct {
+        const char *max, *current, *stat;
+        uint64_t due;
+    } cases[] = {
+        {"max\n", "5000\n", "", 800 * 1024},
+        {"500000\n", "100000\n", "anon 5\ninactive_file 30000\n", 430000},
+        {"500000\n", "100000\n", "", 400000},
+        {"500000\n", "100000\n", "inactive_file 200000\n", 500000}, /* stale by a little */
+        {"500000\n", "600000\n", "", 1},                            /* nothing left, but known */
+        {"9000000\n", "100\n", "", 800 * 1024},                     /* the machine has less */
+        {"rubbish\n", "100\n", "", 800 * 1024},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        make_memory_tree("0::/job/step\n");
+        put("/sys/fs/cgroup/job/memory.max", cases[i].max); /* a parent binds too */
+        put("/sys/fs/cgroup/job/memory.current", cases[i].current);
+        put("/sys/fs/cgroup/job/memory.stat", cases[i].stat);
+        put("/sys/fs/cgroup/job/step/memory.max", "max\n");
+        assert_int_equal(memory_available(tree), cases[i].due);
+        remove_tree();
+    }
+}
+
+static void test_memory_v1(void **state) {
+    (void)state;
+    make_memory_tree("7:memory:/box\n3:cpu,cpuacct:/\n");
+    put("/sys/fs/cgroup/memory/box/memory.limit_in_bytes", "300000\n");
+    put("/sys/fs/cgroup/memory/box/memory.usage_in_bytes", "200000\n");
+    put("/sys/fs/cgroup/memory/box/memory.stat", "inactive_file 1\ntotal_inactive_file 50000\n");
+    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    assert_int_equal(memory_available(tree), 150000);
+    remove_tree();
+    make_tree(); /* nothing to read: unknown */
+    put("/proc/self/none", "\n");
+    assert_int_equal(memory_available(tree), 0);
+    remove_tree();
+    assert_true(memory_available("") > 0);
+}
+
 int main(void) {
     alarm(120); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
@@ -566,6 +619,8 @@ int main(void) {
         cmocka_unit_test(test_error_set),
         cmocka_unit_test(test_error_cut),
         cmocka_unit_test(test_log),
+        cmocka_unit_test(test_memory_v1),
+        cmocka_unit_test(test_memory_v2),
         cmocka_unit_test(test_quota_v2),
         cmocka_unit_test(test_quota_v1),
         cmocka_unit_test(test_quota_parents),

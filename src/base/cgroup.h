@@ -1,0 +1,20 @@
+/* The control groups (v1 and v2) that the process is in, their parents included. Inside base only. */
+#ifndef WEFT_BASE_CGROUP_H
+#define WEFT_BASE_CGROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Called with each group's folder, which need not hold the controller's files. */
+typedef void (*cgroup_visit)(void *user, const char *folder, bool v2);
+/* `root` is put before "/proc/self/cgroup" and the like: "" for the real system. `controller`: "cpu",
+ * "memory". */
+void cgroup_walk(const char *root, const char *controller, cgroup_visit visit, void *user);
+
+/* All of a small file as text; false when it is absent or empty. */
+bool cgroup_read(const char *path, char *out, size_t cap);
+/* A number above 0 at the start of a text; false for anything else ("max", "-1"). */
+bool cgroup_parse(const char *text, int64_t *out);
+
+#endif
