@@ -1,6 +1,5 @@
 /* The exchanges of attention. Every collective here runs on every rank of its group in every layer
- * of every step, with counts from the
- * batch alone; ranks without rows take part with zeros. */
+ * of every step, with counts from the batch alone; ranks without rows take part with zeros. */
 #include "attn/attn.h"
 
 static kern_mem block_at(kern_mem block, int32_t i) {

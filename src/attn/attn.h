@@ -2,8 +2,7 @@
  * finish the tree.
  *
  * One function for prefill, decode and mixed batches, whatever pcp and dcp: the batch says which
- * tokens go by pass-Q and which by
- * pass-KV, and with one rank every exchange is with itself. */
+ * tokens go by pass-Q and which by pass-KV, and with one rank every exchange is with itself. */
 #ifndef WEFT_ATTN_ATTN_H
 #define WEFT_ATTN_ATTN_H
 
@@ -62,8 +61,7 @@ size_t attn_wire_bytes(const attn_rank *a);
 size_t attn_page_bytes(const attn_rank *a);
 
 /* One layer. Before it, qk_rope has written a->q (by at_q) and a->wire_send (by at_kv). `block`:
- * the uploaded step block; `pages`: this
- * layer's page pool. Writes out rows [0, n_tok). */
+ * the uploaded step block; `pages`: this layer's page pool. Writes out rows [0, n_tok). */
 weft_status attn_layer(attn_rank *a, const batch_local *b, kern_mem block, kern_mem pages,
                        float scale, kern_act out);
 

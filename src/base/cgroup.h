@@ -1,4 +1,4 @@
-/* The control groups (v1 and v2) that the process is in, their parents included. Inside base only. */
+/* The control groups (v1 and v2) of the process, their parents included. Inside base only. */
 #ifndef WEFT_BASE_CGROUP_H
 #define WEFT_BASE_CGROUP_H
 
@@ -8,8 +8,8 @@
 
 /* Called with each group's folder, which need not hold the controller's files. */
 typedef void (*cgroup_visit)(void *user, const char *folder, bool v2);
-/* `root` is put before "/proc/self/cgroup" and the like: "" for the real system. `controller`: "cpu",
- * "memory". */
+/* `root` is put before "/proc/self/cgroup" and the like: "" for the real system. `controller`:
+ * "cpu", "memory". */
 void cgroup_walk(const char *root, const char *controller, cgroup_visit visit, void *user);
 
 /* All of a small file as text; false when it is absent or empty. */

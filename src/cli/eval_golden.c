@@ -2,9 +2,8 @@
  * weft's.
  *
  * For i = 0, 1, ...: p<i>.ids I64 [n], p<i>.logits F32 [n, vocabulary], p<i>.greedy I64 [k],
- * p<i>.gap F32 [k] (top-1 minus top-2 logit). Greedy steps
- * count up to the first whose gap is below twice the tolerance: from there two right programs may
- * part. */
+ * p<i>.gap F32 [k] (top-1 minus top-2 logit). Greedy steps count up to the first whose gap is below
+ * twice the tolerance: from there two right programs may part. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,10 +90,7 @@ static golden_score score(const golden_prompt *p, int32_t n, double tolerance) {
             s.mean += p[i].sum[t];
         }
         cells += (double)p[i].n * p[i].n_vocab;
-        bool same =
-            /* after a step that differs the texts are two texts: its later steps count as different
-             * */
-            true;
+        bool same = true; /* once two texts part, all later steps count as different */
         for (int32_t t = 0; t < p[i].n_greedy && (double)p[i].gap[t] >= 2 * tolerance; t++) {
             same = same && p[i].greedy[t] == (int32_t)p[i].greedy_due[t];
             s.equal += same;

@@ -172,8 +172,7 @@ static weft_status reference_open(const char *path, reference *r, weft_error *er
     return WEFT_OK;
 }
 
-/* The chunks, their top-k columns standing at positions n - 1 - k .. n - 2, and the long text last.
- * */
+/* The chunks, their top-k columns at positions n - 1 - k .. n - 2, and the long text last. */
 static weft_status reference_pieces(const reference *r, piece *p, weft_error *err) {
     int32_t c = (int32_t)r->ids.dim[0], n = (int32_t)r->ids.dim[1], k = (int32_t)r->topk_id.dim[1],
             m = (int32_t)r->topk_id.dim[2];

@@ -5,9 +5,8 @@
 #include "weft.h"
 
 /* A prompt to score, and what to call with each logits row of it (position: of the fed token). Rows
- * of one prompt may come in
- * any order and from several threads at once: row() must touch nothing but what belongs to its
- * position. */
+ * of one prompt may come in any order and from several threads at once: row() must touch nothing
+ * but what belongs to its position. */
 typedef struct evaluate_prompt {
     const int32_t *ids; /* [n] borrowed */
     int32_t n;

@@ -25,10 +25,9 @@ typedef struct suite {
 } suite;
 
 /* cp: 6 prompts, 32 tokens. mixed: 2 requests are decoding when 6 prompts arrive, at most 8 at
- * once, 128 tokens. random: seeded
- * lengths, arrivals and sampling, and per run other chunk budgets, batch sizes and pools so small
- * that requests are preempted.
- * max_tokens 0: the suite's own number. WEFT_ERR_USAGE for another name. */
+ * once, 128 tokens. random: seeded lengths, arrivals and sampling, and per run other chunk budgets,
+ * batch sizes and pools so small that requests are preempted. max_tokens 0: the suite's own number.
+ * WEFT_ERR_USAGE for another name. */
 weft_status suite_make(const char *name, const weft_model *model, int32_t max_tokens, uint64_t seed,
                        suite *out, weft_error *err);
 void suite_free(suite *s);
@@ -50,8 +49,7 @@ typedef struct suite_result {
 } suite_result;
 
 /* Opens an engine, runs all requests, closes it. WEFT_ERR_INTERRUPTED soon after *stop (may be
- * NULL) becomes true. *out is owned by
- * the caller also on failure (suite_result_free). */
+ * NULL) becomes true. *out is owned by the caller also on failure (suite_result_free). */
 weft_status suite_run(const suite *s, weft_model *model, const weft_engine_params *params,
                       const volatile sig_atomic_t *stop, suite_result *out, weft_error *err);
 void suite_result_free(suite_result *r);

@@ -1,6 +1,6 @@
 /* Planted faults: negative controls of `weft check`. Each breaks one thing that the contract
- * depends on, on rank 0 unless said
- * otherwise, so that a harness which passes them is proved to be blind. */
+ * depends on, on rank 0 unless said otherwise, so that a harness which passes them is proved to be
+ * blind. */
 #ifndef WEFT_ENGINE_FAULT_H
 #define WEFT_ENGINE_FAULT_H
 

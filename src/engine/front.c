@@ -118,8 +118,8 @@ static void request_finish(front *f, sched_request *r, weft_finish finish, weft_
     sched_request_free(r);
 }
 
-/* Prompt row, or the new token and perhaps the end that it brings. Lock held. False: the request has
- * ended, and run->r is gone. */
+/* Prompt row, or the new token and perhaps the end that it brings. Lock held. False: the request
+ * has ended, and run->r is gone. */
 static bool row_deliver(front *f, const sched_run *run, const engine_result *row) {
     front_request *fr = run->r->user;
     front_event ev = {.kind = WEFT_EVENT_PROMPT_ROW,
@@ -389,8 +389,7 @@ static size_t stop_tail(const front_request *fr) {
 }
 
 /* Adds a token's text (or, at the end, what the stream still holds) and moves what is certain to
- * f->text. Sets *stopped when a stop string
- * has appeared: the text ends before it. */
+ * f->text. Sets *stopped when a stop string has appeared: the text ends before it. */
 static weft_status text_advance(front *f, front_request *fr, const front_event *ev, size_t *n_text,
                                 bool *stopped, weft_error *err) {
     size_t bytes = 0;

@@ -1,6 +1,5 @@
 /* Everything that follows from the model file and the parameters before any weight is packed:
- * legality, sizes, memory. `weft plan` prints it,
- * weft_engine_open builds from it. */
+ * legality, sizes, memory. `weft plan` prints it, weft_engine_open builds from it. */
 #ifndef WEFT_ENGINE_SETUP_H
 #define WEFT_ENGINE_SETUP_H
 

@@ -6,9 +6,8 @@
  *   logits = head(norm(x)) on the rows that need them
  *
  * The residual of a half and the norm of the next are one operation (reduce_norm), so x is read
- * once. With tp > 1 a rank has its own heads and
- * its own columns of the MLP; what crosses is the leaf nodes of the two row-parallel layers, summed
- * by every rank in the tree's order. */
+ * once. With tp > 1 a rank has its own heads and its own columns of the MLP; what crosses is the
+ * leaf nodes of the two row-parallel layers, summed by every rank in the tree's order. */
 #include "model/model.h"
 
 #include <math.h>
@@ -345,8 +344,7 @@ static weft_status logits(model_rank *r, const batch_local *b, kern_mem block, i
     return WEFT_OK;
 }
 
-/* Operands 1 and 2 of a sum change places: they stand in different subtrees, so its order changes.
- * */
+/* Operands 1 and 2 of a sum change places: they stand in different subtrees. */
 static bool swap_operands(tree_prog *t) {
     int32_t at[2] = {-1, -1};
     for (int32_t i = 0; i < t->n_op; i++)

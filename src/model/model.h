@@ -1,8 +1,8 @@
 /* Models as layer programs: one file per architecture, found by name in a table.
  *
  * A model_weights is the process's packed weights (never per rank); a model_rank is what one rank
- * needs to run the program. A program
- * is made of the kern operations and attn_layer; it never looks at the world's size. */
+ * needs to run the program. A program is made of the kern operations and attn_layer; it never looks
+ * at the world's size. */
 #ifndef WEFT_MODEL_MODEL_H
 #define WEFT_MODEL_MODEL_H
 
@@ -59,8 +59,8 @@ struct model_arch {
     /* All layers and the final norm of the step's tokens. */
     weft_status (*forward)(model_rank *r, const batch_local *b, kern_mem block);
     /* Logits rows [first, first + n) of the batch's list, n <= MODEL_LOGIT_CHUNK, gathered over TP;
-     * the ranks of a TP group call
-     * together. host: f32 [n][n_vocab], or NULL on ranks that do not sample. */
+     * the ranks of a TP group call together. host: f32 [n][n_vocab], or NULL on ranks that do not
+     * sample. */
     weft_status (*logits)(model_rank *r, const batch_local *b, kern_mem block, int32_t first,
                           int32_t n, float *host);
     /* For a planted fault: swaps two leaves of the attention output's tree. */
@@ -76,8 +76,7 @@ void model_topo(const load_config *cfg, const kern_profile *p, topo_model *out);
 weft_status model_weights_open(const load_model *file, const kern_table *k, int32_t max_len,
                                model_weights **out, weft_error *err);
 /* Takes the memory and packs, on n_thread threads, each tensor once. progress (may be NULL) is
- * called with the share done, 0..1, from this
- * thread. */
+ * called with the share done, 0..1, from this thread. */
 weft_status model_weights_pack(model_weights *w, int32_t n_thread,
                                void (*progress)(void *user, double done), void *user,
                                weft_error *err);
@@ -92,8 +91,7 @@ typedef struct model_rank_setup {
     int32_t kv_pages, round_pages;
     attn_fault fault;
 } model_rank_setup;
-/* Adds the rank's cache and buffers to `plan`, which the caller commits before the first forward.
- * */
+/* Adds the rank's cache and buffers to `plan`; the caller commits it before the first forward. */
 weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, kern_memory *plan,
                             model_rank **out, weft_error *err);
 void model_rank_close(model_rank *r);
