@@ -105,7 +105,9 @@ typedef struct weft_engine_params {
     weft_kv_dtype kv_dtype;
     weft_exchange exchange;
     int32_t cp_min_split; /* prompts shorter than this stay on one rank */
-    const char *isa;      /* NULL or "auto": the best of this machine */
+    /* Level of the kernels; "auto": the best of this machine; NULL: what the environment variable
+     * WEFT_ISA says, else "auto". */
+    const char *isa;
     const char
         *fault; /* NULL: none; a name of weft_fault_name: plants a fault, for tests of the checks */
     bool hash_logits; /* events carry the hash of their logits row */

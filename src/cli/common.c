@@ -52,8 +52,9 @@ const option cli_engine_options[] = {
      .type = OPTION_STRING,
      AT(isa),
      .metavar = "NAME",
-     .help = "instruction set of the kernels: auto, scalar, avx512vnni; all give the same bytes",
-     .zero = "auto"},
+     .help = "instruction set of the kernels: auto, scalar, avx2, avx512, avx512vnni; all give the "
+             "same bytes",
+     .zero = "WEFT_ISA, else auto"},
     {.names = "--max-num-seqs",
      .type = OPTION_COUNT,
      AT(max_num_seqs),

@@ -210,7 +210,7 @@ typedef struct kern_limits {
 
 typedef struct kern_table {
     const char *device; /* "cpu" */
-    const char *isa;    /* "scalar", "avx512vnni", ... */
+    const char *isa;    /* "scalar", "avx2", "avx512", "avx512vnni" */
     kern_profile profile;
 
     /* n_thread threads (the caller's included) serve this rank; scratch is reserved here. */
@@ -245,8 +245,9 @@ typedef struct kern_table {
     void (*attn_finish)(kern_dev *dev, const kern_attn_finish *p);
 } kern_table;
 
-/* The CPU table for an ISA level: NULL or "auto" = the best of this machine; "scalar", "avx512vnni"
- * force one. WEFT_ERR_SETUP names a level that is unknown or that this machine lacks. *out is
+/* The CPU table for an ISA level: "auto" = the best of this machine; "scalar", "avx2", "avx512",
+ * "avx512vnni" force one; NULL = what the environment variable WEFT_ISA says, "auto" when it is
+ * unset or empty. WEFT_ERR_SETUP names a level that is unknown or that this machine lacks. *out is
  * static. */
 weft_status kern_cpu_table(const char *isa, const kern_table **out, weft_error *err);
 

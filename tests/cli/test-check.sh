@@ -46,10 +46,24 @@ want_rc 2 "unknown suite"
 
 # every instruction set gives the same digest
 weft check -m "$model" --topologies tp1pcp2dcp2 -n 8 --json
-one=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["digest"])' "$work/out")
-weft check -m "$model" --topologies tp2pcp1dcp1 -n 8 --isa scalar --json
-two=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["digest"])' "$work/out")
-want_equal "$two" "$one" "scalar against the best instruction set"
+digest='import json, sys; print(json.load(open(sys.argv[1]))["digest"])'
+best=$(python3 -c "$digest" "$work/out")
+for isa in scalar avx2 avx512 avx512vnni; do
+    weft check -m "$model" --topologies tp2pcp1dcp1 -n 8 --isa $isa --json
+    if [ "$rc" -eq 2 ] && [[ $err == *"is not on this machine"* ]] && [ $isa != scalar ]; then
+        echo "NOT TESTED: $isa is not on this machine"
+        continue
+    fi
+    want_rc 0 "--isa $isa"
+    want_equal "$(python3 -c "$digest" "$work/out")" "$best" "$isa against the best instruction set"
+done
+export WEFT_ISA=nonsense
+weft run -m "$model" -p x -n 1
+want_rc 2 "unknown WEFT_ISA"
+want_text "$err" "from WEFT_ISA" "unknown WEFT_ISA"
+weft run -m "$model" -p x -n 1 --isa scalar
+want_rc 0 "--isa wins over WEFT_ISA"
+unset WEFT_ISA
 
 # the real model: heads that do not divide by two, leaves of three blocks
 if [ -e "$WEFT_DEMO_MODEL" ] && [ -z "${WEFT_SANITIZE:-}" ]; then

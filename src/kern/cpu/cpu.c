@@ -51,17 +51,27 @@ static bool scalar_present(void) {
     return has_all(f.xcr0, XCR0_YMM) && has_all(f.leaf1_ecx, bit_AVX | bit_FMA);
 }
 
-static bool avx512vnni_present(void) {
+static bool avx2_present(void) {
     features f = detect();
-    return scalar_present() && has_all(f.xcr0, XCR0_ZMM) && has_all(f.leaf1_ecx, bit_F16C) &&
-           has_all(f.leaf7_ebx,
-                   bit_AVX2 | bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ) &&
-           has_all(f.leaf7_ecx, bit_AVX512VNNI);
+    return scalar_present() && has_all(f.leaf1_ecx, bit_F16C) && has_all(f.leaf7_ebx, bit_AVX2);
+}
+
+static bool avx512_present(void) {
+    features f = detect();
+    return avx2_present() && has_all(f.xcr0, XCR0_ZMM) &&
+           has_all(f.leaf7_ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ);
+}
+
+/* Not AVX-VNNI (leaf 7, subleaf 1), which has no 512-bit form. */
+static bool avx512vnni_present(void) {
+    return avx512_present() && has_all(detect().leaf7_ecx, bit_AVX512VNNI);
 }
 
 const cpu_isa cpu_isa_scalar = {"scalar", scalar_present, &cpu_linear_scalar, &cpu_attn_scalar};
+const cpu_isa cpu_isa_avx2 = {"avx2", avx2_present, &cpu_linear_avx2, &cpu_attn_scalar};
+const cpu_isa cpu_isa_avx512 = {"avx512", avx512_present, &cpu_linear_avx512, &cpu_attn_avx512};
 const cpu_isa cpu_isa_avx512vnni = {"avx512vnni", avx512vnni_present, &cpu_linear_avx512vnni,
-                                    &cpu_attn_avx512vnni};
+                                    &cpu_attn_avx512};
 
 /* ---- memory ---- */
 
@@ -194,6 +204,16 @@ static weft_status open_scalar(int32_t n_thread, const kern_limits *limits, kern
     return open_isa(&cpu_isa_scalar, n_thread, limits, out, err);
 }
 
+static weft_status open_avx2(int32_t n_thread, const kern_limits *limits, kern_dev **out,
+                             weft_error *err) {
+    return open_isa(&cpu_isa_avx2, n_thread, limits, out, err);
+}
+
+static weft_status open_avx512(int32_t n_thread, const kern_limits *limits, kern_dev **out,
+                               weft_error *err) {
+    return open_isa(&cpu_isa_avx512, n_thread, limits, out, err);
+}
+
 static weft_status open_avx512vnni(int32_t n_thread, const kern_limits *limits, kern_dev **out,
                                    weft_error *err) {
     return open_isa(&cpu_isa_avx512vnni, n_thread, limits, out, err);
@@ -225,11 +245,13 @@ static const struct {
     kern_table table;
 } levels[] = {
     {&cpu_isa_avx512vnni, CPU_TABLE("avx512vnni", open_avx512vnni)},
+    {&cpu_isa_avx512, CPU_TABLE("avx512", open_avx512)},
+    {&cpu_isa_avx2, CPU_TABLE("avx2", open_avx2)},
     {&cpu_isa_scalar, CPU_TABLE("scalar", open_scalar)},
 };
 enum { N_LEVEL = sizeof levels / sizeof levels[0] };
 
-/* "avx512vnni, scalar": all levels, or those of this machine. */
+/* "avx512vnni, avx512, ...": all levels, or those of this machine. */
 static void list_levels(bool present_only, char *out, size_t out_bytes) {
     size_t at = 0;
     out[0] = '\0';
@@ -242,6 +264,9 @@ static void list_levels(bool present_only, char *out, size_t out_bytes) {
 }
 
 weft_status kern_cpu_table(const char *isa, const kern_table **out, weft_error *err) {
+    const char *forced = isa ? NULL : getenv("WEFT_ISA");
+    if (forced && *forced)
+        isa = forced;
     bool any = !isa || strcmp(isa, "auto") == 0, known = false;
     for (int32_t i = 0; i < N_LEVEL; i++) {
         if (!any && strcmp(isa, levels[i].isa->name) != 0)
@@ -256,7 +281,7 @@ weft_status kern_cpu_table(const char *isa, const kern_table **out, weft_error *
     list_levels(false, all, sizeof all);
     list_levels(true, here, sizeof here);
     return error_set(err, WEFT_ERR_SETUP,
-                     "instruction set \"%s\" %s; this machine has: %s; weft has kernels for: %s",
-                     any ? "auto" : isa, known ? "is not on this machine" : "is unknown", here,
-                     all);
+                     "instruction set \"%s\"%s %s; this machine has: %s; weft has kernels for: %s",
+                     any ? "auto" : isa, isa && isa == forced ? " (from WEFT_ISA)" : "",
+                     known ? "is not on this machine" : "is unknown", here, all);
 }

@@ -24,7 +24,7 @@ typedef struct cpu_isa {
     const cpu_attn_isa *attn;
 } cpu_isa;
 
-extern const cpu_isa cpu_isa_scalar, cpu_isa_avx512vnni;
+extern const cpu_isa cpu_isa_scalar, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_avx512vnni;
 
 struct kern_dev {
     team *team;

@@ -60,7 +60,8 @@ struct cpu_linear_isa {
     void (*silu_mul)(float *g, const float *u, int32_t n);
 };
 
-extern const cpu_linear_isa cpu_linear_scalar, cpu_linear_avx512vnni;
+extern const cpu_linear_isa cpu_linear_scalar, cpu_linear_avx2, cpu_linear_avx512,
+    cpu_linear_avx512vnni;
 
 static inline float cpu_nan(void) {
     const uint32_t bits = 0xFFC00000u;

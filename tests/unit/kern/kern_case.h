@@ -47,19 +47,37 @@ static inline float float_of(uint32_t u) {
     return f;
 }
 
-/* Levels of this machine; the first is always the scalar one. */
-enum { MAX_ISA = 2 };
-static const char *const isa_names[MAX_ISA] = {"scalar", "avx512vnni"};
+/* All levels, from the plainest to the best; tests count those of this machine: isa 0 is always the
+ * scalar one. */
+enum { N_ISA = 4 };
+static const cpu_isa *const all_isas[N_ISA] = {&cpu_isa_scalar, &cpu_isa_avx2, &cpu_isa_avx512,
+                                               &cpu_isa_avx512vnni};
 
 static inline int32_t isa_count(void) {
-    const kern_table *t;
-    return kern_cpu_table("avx512vnni", &t, NULL) == WEFT_OK ? 2 : 1;
+    int32_t n = 0;
+    for (int32_t i = 0; i < N_ISA; i++)
+        n += all_isas[i]->present();
+    return n;
+}
+
+static inline const cpu_isa *isa_at(int32_t isa) {
+    for (int32_t i = 0; i < N_ISA; i++)
+        if (all_isas[i]->present() && isa-- == 0)
+            return all_isas[i];
+    fail_msg("this machine has only %d levels", isa_count());
+    return NULL;
+}
+
+static inline void isa_print_absent(void) {
+    for (int32_t i = 0; i < N_ISA; i++)
+        if (!all_isas[i]->present())
+            printf("NOT TESTED: this machine lacks %s\n", all_isas[i]->name);
 }
 
 static inline const kern_table *table_of(int32_t isa) {
     const kern_table *t = NULL;
     weft_error err;
-    assert_int_equal(kern_cpu_table(isa_names[isa], &t, &err), WEFT_OK);
+    assert_int_equal(kern_cpu_table(isa_at(isa)->name, &t, &err), WEFT_OK);
     return t;
 }
 

@@ -9,11 +9,11 @@ static void levels(void **state) {
     assert_int_equal(kern_cpu_table(NULL, &best, NULL), WEFT_OK);
     assert_int_equal(kern_cpu_table("auto", &t, NULL), WEFT_OK);
     assert_ptr_equal(t, best);
-    assert_string_equal(best->isa, isa_names[isa_count() - 1]);
+    assert_string_equal(best->isa, isa_at(isa_count() - 1)->name);
     for (int32_t isa = 0; isa < isa_count(); isa++) {
         t = table_of(isa);
         assert_string_equal(t->device, "cpu");
-        assert_string_equal(t->isa, isa_names[isa]);
+        assert_string_equal(t->isa, isa_at(isa)->name);
         assert_string_equal(t->profile.name, "exact");
         assert_int_equal(t->profile.page_tokens, 16);
         assert_int_equal(t->profile.kv_shards, 16);
@@ -25,8 +25,9 @@ static void levels(void **state) {
 
 static void unknown_levels(void **state) {
     (void)state;
-    static const char *const names[] = {"", "avx2", "avx512", "Scalar", "avx512vnni ", "scalarx"};
-    for (int32_t i = 0; i < 6; i++) {
+    static const char *const names[] = {"",       "avx",         "AVX2",    "avx2 ",
+                                        "Scalar", "avx512vnni ", "avx5122", "scalarx"};
+    for (int32_t i = 0; i < 8; i++) {
         const kern_table *t = NULL;
         weft_error err;
         assert_int_equal(kern_cpu_table(names[i], &t, &err), WEFT_ERR_SETUP);
@@ -35,10 +36,44 @@ static void unknown_levels(void **state) {
         char quoted[32];
         snprintf(quoted, sizeof quoted, "\"%s\"", names[i]);
         assert_non_null(strstr(err.text, quoted));
-        assert_non_null(strstr(err.text, "scalar"));
-        assert_non_null(strstr(err.text, "avx512vnni"));
+        assert_non_null(strstr(err.text, "for: avx512vnni, avx512, avx2, scalar"));
+        assert_non_null(strstr(err.text, isa_at(isa_count() - 1)->name));
         assert_int_equal(kern_cpu_table(names[i], &t, NULL), WEFT_ERR_SETUP);
     }
+}
+
+/* A known level that this machine lacks is refused in other words than an unknown one. */
+static void absent_levels(void **state) {
+    (void)state;
+    for (int32_t i = 0; i < N_ISA; i++) {
+        const kern_table *t = NULL;
+        weft_error err;
+        weft_status want = all_isas[i]->present() ? WEFT_OK : WEFT_ERR_SETUP;
+        assert_int_equal(kern_cpu_table(all_isas[i]->name, &t, &err), want);
+        if (want != WEFT_OK)
+            assert_non_null(strstr(err.text, "is not on this machine"));
+    }
+}
+
+/* WEFT_ISA decides only where the caller names no level. */
+static void environment(void **state) {
+    (void)state;
+    const kern_table *best = NULL, *t = NULL;
+    weft_error err;
+    assert_int_equal(kern_cpu_table("auto", &best, NULL), WEFT_OK);
+    setenv("WEFT_ISA", "scalar", 1);
+    assert_int_equal(kern_cpu_table(NULL, &t, NULL), WEFT_OK);
+    assert_string_equal(t->isa, "scalar");
+    assert_int_equal(kern_cpu_table("auto", &t, NULL), WEFT_OK);
+    assert_ptr_equal(t, best);
+    assert_int_equal(kern_cpu_table(best->isa, &t, NULL), WEFT_OK);
+    assert_ptr_equal(t, best);
+    setenv("WEFT_ISA", "sse9", 1);
+    assert_int_equal(kern_cpu_table(NULL, &t, &err), WEFT_ERR_SETUP);
+    assert_non_null(strstr(err.text, "\"sse9\" (from WEFT_ISA) is unknown"));
+    setenv("WEFT_ISA", "", 1);
+    assert_int_equal(kern_cpu_table(NULL, &t, NULL), WEFT_OK);
+    assert_ptr_equal(t, best);
 }
 
 static void reservations(void **state) {
@@ -123,10 +158,13 @@ static void devices(void **state) {
 }
 
 int main(void) {
+    unsetenv("WEFT_ISA");
+    isa_print_absent();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(levels),       cmocka_unit_test(unknown_levels),
-        cmocka_unit_test(reservations), cmocka_unit_test(impossible_reservations),
-        cmocka_unit_test(copies),       cmocka_unit_test(devices),
+        cmocka_unit_test(levels),        cmocka_unit_test(unknown_levels),
+        cmocka_unit_test(absent_levels), cmocka_unit_test(environment),
+        cmocka_unit_test(reservations),  cmocka_unit_test(impossible_reservations),
+        cmocka_unit_test(copies),        cmocka_unit_test(devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,7 @@ static void check_case_on(const linear_case *c, buf plain, const kern_act *x) {
         buf y = run_case(isa, c, plain, x, bias, y_stride);
         char what[160];
         snprintf(what, sizeof what, "%s %s n_out %d n_in %d out0 %d in0 %d leaf %d x %d rows %d",
-                 isa_names[isa], dtype_find(c->type)->name, c->n_out, c->n_in, c->out0, c->in0,
+                 isa_at(isa)->name, dtype_find(c->type)->name, c->n_out, c->n_in, c->out0, c->in0,
                  c->tree->n_push, c->leaf_in, c->n_row);
         assert_same_floats(buf_floats(y), buf_floats(want), y.bytes / 4, what);
         buf_free(y);
@@ -267,6 +267,45 @@ static void extremes(void **state) {
                 check_case_on(&(linear_case){all_types[i], n_out, n_in, 0, n_out, 0, n_in, n_row,
                                              false, 1, &one_leaf},
                               plain, &x.act);
+                act_free(x);
+                buf_free(plain);
+            }
+}
+
+/* Every pair of an extreme weight code and an extreme activation code, and signs that alternate by
+ * output or by column: the partial sums that a narrower type could not hold. */
+static void saturation(void **state) {
+    (void)state;
+    static const int8_t q_codes[] = {127, -127, 126, -1, 0};
+    static const uint8_t nibbles[] = {0xFF, 0x00, 0xF0, 0x0F, 0x88, 0x77};
+    static const uint8_t bytes[] = {0x80, 0x81, 0x7F, 0xFF, 0x1F, 0x00};
+    enum { N_IN = 64, N_OUT = 37, N_ROW = 10 };
+    for (int32_t i = 3; i < N_TYPE; i++)
+        for (int32_t code = 0; code < 6; code++)
+            for (int32_t mix = 0; mix < 3; mix++) {
+                const uint8_t *codes = all_types[i] == DTYPE_Q8_0 ? bytes : nibbles;
+                buf plain = random_plain(all_types[i], N_OUT, N_IN);
+                int32_t block_bytes = dtype_find(all_types[i])->block_bytes;
+                int32_t at0 = all_types[i] == DTYPE_Q4_1 ? 4 : 2;
+                for (size_t at = 0; at < plain.bytes; at += (size_t)block_bytes)
+                    for (int32_t k = at0; k < block_bytes; k++)
+                        ((uint8_t *)buf_at(plain))[at + (size_t)k] =
+                            codes[mix == 2 ? (code + k) % 6 : code];
+                act_buf x = random_act(N_ROW, N_IN);
+                for (int32_t r = 0; r < N_ROW; r++) {
+                    record rec = record_at(&x.act, r);
+                    int8_t *q = (int8_t *)rec.q;
+                    int32_t *sum = (int32_t *)rec.sum;
+                    sum[0] = sum[1] = 0;
+                    for (int32_t k = 0; k < N_IN; k++) {
+                        q[k] = q_codes[mix ? (r + k) % 5 : r % 5];
+                        sum[k / 32] += q[k];
+                    }
+                }
+                for (int32_t n_row = 1; n_row <= N_ROW; n_row += 3)
+                    check_case_on(&(linear_case){all_types[i], N_OUT, N_IN, 0, N_OUT, 0, N_IN,
+                                                 n_row, false, 1, &one_leaf},
+                                  plain, &x.act);
                 act_free(x);
                 buf_free(plain);
             }
@@ -704,28 +743,18 @@ static void no_outputs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_layouts),
-        cmocka_unit_test(packing_in_pieces),
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(every_row_count),
-        cmocka_unit_test(many_rows),
-        cmocka_unit_test(odd_widths_of_float_types),
-        cmocka_unit_test(leaves),
-        cmocka_unit_test(operands_out_of_order),
-        cmocka_unit_test(deepest_tree),
-        cmocka_unit_test(extremes),
-        cmocka_unit_test(float_extremes),
-        cmocka_unit_test(non_finite_row),
-        cmocka_unit_test(row_independence),
-        cmocka_unit_test(thread_counts),
-        cmocka_unit_test(parts),
-        cmocka_unit_test(accuracy),
-        cmocka_unit_test(cuts_of_k),
-        cmocka_unit_test(swiglu),
-        cmocka_unit_test(no_rows),
+        cmocka_unit_test(packed_layouts), cmocka_unit_test(packing_in_pieces),
+        cmocka_unit_test(shapes),         cmocka_unit_test(every_row_count),
+        cmocka_unit_test(many_rows),      cmocka_unit_test(odd_widths_of_float_types),
+        cmocka_unit_test(leaves),         cmocka_unit_test(operands_out_of_order),
+        cmocka_unit_test(deepest_tree),   cmocka_unit_test(extremes),
+        cmocka_unit_test(saturation),     cmocka_unit_test(float_extremes),
+        cmocka_unit_test(non_finite_row), cmocka_unit_test(row_independence),
+        cmocka_unit_test(thread_counts),  cmocka_unit_test(parts),
+        cmocka_unit_test(accuracy),       cmocka_unit_test(cuts_of_k),
+        cmocka_unit_test(swiglu),         cmocka_unit_test(no_rows),
         cmocka_unit_test(no_outputs),
     };
-    if (isa_count() < MAX_ISA)
-        printf("this machine lacks avx512vnni: only the scalar kernels are compared\n");
+    isa_print_absent();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

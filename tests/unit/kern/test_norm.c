@@ -5,9 +5,24 @@
 #include "kern_case.h"
 #include "tensor/tree.h"
 
-/* The vector header is compiled here for its own instruction set; it runs where that exists. */
+/* The vector headers are compiled here for their own instruction sets; they run where those exist. */
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")
+#pragma GCC target("avx2,fma")
+#include "kern/cpu/exact_avx2.h"
+
+static void exp_neg8x2(const float *x, float *y) {
+    _mm256_storeu_ps(y, exact_exp_neg8(_mm256_loadu_ps(x)));
+    _mm256_storeu_ps(y + 8, exact_exp_neg8(_mm256_loadu_ps(x + 8)));
+}
+
+static void silu8x2(const float *x, float *y) {
+    _mm256_storeu_ps(y, exact_silu8(_mm256_loadu_ps(x)));
+    _mm256_storeu_ps(y + 8, exact_silu8(_mm256_loadu_ps(x + 8)));
+}
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma")
 #include "kern/cpu/exact_avx512.h"
 
 static void exp_neg16(const float *x, float *y) {
@@ -20,7 +35,7 @@ static void silu16(const float *x, float *y) {
 #pragma GCC pop_options
 
 static const cpu_linear_isa *functions_of(int32_t isa) {
-    return isa == 0 ? &cpu_linear_scalar : &cpu_linear_avx512vnni;
+    return isa_at(isa)->linear;
 }
 
 /* ---- quantisation of activations ---- */
@@ -318,15 +333,17 @@ static void exp_edges(void **state) {
     assert_int_equal(bits_of(exact_silu(-0.0f)), bits_of(-0.0f));
 }
 
-static void check_math16(const float *x) {
+typedef void math16_fn(const float *x, float *y); /* 16 values */
+
+static void check_math16(math16_fn *exp_fn, math16_fn *silu_fn, const float *x) {
     float y[16];
-    exp_neg16(x, y);
+    exp_fn(x, y);
     for (int32_t i = 0; i < 16; i++) {
         float want = exact_exp_neg(x[i]);
         if (bits_of(y[i]) != bits_of(want))
             fail_msg("exp(%a): %a, expected %a", (double)x[i], (double)y[i], (double)want);
     }
-    silu16(x, y);
+    silu_fn(x, y);
     for (int32_t i = 0; i < 16; i++) {
         float want = exact_silu(x[i]);
         if (bits_of(y[i]) != bits_of(want) && !(isnan(y[i]) && isnan(want)))
@@ -334,10 +351,7 @@ static void check_math16(const float *x) {
     }
 }
 
-static void vector_math(void **state) {
-    (void)state;
-    if (isa_count() < 2)
-        skip();
+static void vector_math(math16_fn *exp_fn, math16_fn *silu_fn) {
     static const uint32_t special[] = {0,           0x80000000u, 0x7F800000u, 0xFF800000u,
                                        0x7FC00000u, 0xFFC00000u, 0x7FC12345u, 1,
                                        0x80000001u, 0x807FFFFFu, 0x3F800000u, 0xBF800000u,
@@ -345,12 +359,12 @@ static void vector_math(void **state) {
     float x[16];
     for (int32_t i = 0; i < 16; i++)
         x[i] = float_of(special[i]);
-    check_math16(x);
+    check_math16(exp_fn, silu_fn, x);
     uint32_t edge = bits_of(-87.33f);
     for (uint32_t u = edge - 4096; u < edge + 4096; u += 16) {
         for (uint32_t i = 0; i < 16; i++)
             x[i] = float_of(u + i);
-        check_math16(x);
+        check_math16(exp_fn, silu_fn, x);
     }
     for (int32_t round = 0; round < 30000; round++) { /* in range, and any bit pattern */
         for (int32_t i = 0; i < 16; i++)
@@ -358,7 +372,56 @@ static void vector_math(void **state) {
         for (int32_t i = 0; i < 16; i++) /* signalling NaNs become quiet on the way */
             if (isnan(x[i]))
                 x[i] = NAN;
-        check_math16(x);
+        check_math16(exp_fn, silu_fn, x);
+    }
+}
+
+static void vector_math_avx2(void **state) {
+    (void)state;
+    if (!cpu_isa_avx2.present())
+        skip();
+    vector_math(exp_neg8x2, silu8x2);
+}
+
+static void vector_math_avx512(void **state) {
+    (void)state;
+    if (!cpu_isa_avx512.present())
+        skip();
+    vector_math(exp_neg16, silu16);
+}
+
+/* Every function for rows of every length up to two vectors and more: nothing past the end is read
+ * into a sum or written. */
+static void tails(void **state) {
+    (void)state;
+    for (int32_t n = 1; n <= 70; n++) {
+        size_t bytes = (size_t)n * 4;
+        buf a = buf_take(bytes), b = buf_take(bytes), want = buf_take(bytes);
+        for (int32_t i = 0; i < n; i++) {
+            buf_floats(a)[i] = rng_below(6) ? rng_float() * 3.0f : -0.0f;
+            buf_floats(b)[i] = rng_float();
+        }
+        for (int32_t isa = 0; isa < isa_count(); isa++) {
+            const cpu_linear_isa *f = functions_of(isa);
+            const float *x = buf_floats(a), *y = buf_floats(b);
+            buf got = buf_take(bytes);
+            for (int32_t i = 0; i < n; i++)
+                buf_floats(want)[i] = x[i] + y[i];
+            f->add(buf_floats(got), x, y, n);
+            assert_same_floats(buf_floats(got), buf_floats(want), (size_t)n, "add");
+            for (int32_t i = 0; i < n; i++)
+                buf_floats(want)[i] = (x[i] * 0.37f) * y[i];
+            f->scale(x, 0.37f, y, n, buf_floats(got));
+            assert_same_floats(buf_floats(got), buf_floats(want), (size_t)n, "scale");
+            float lane[16] = {0}, sum = f->square_sum(x, n);
+            for (int32_t i = 0; i < n; i++)
+                lane[i % 16] = fmaf(x[i], x[i], lane[i % 16]);
+            assert_int_equal(bits_of(sum), bits_of(exact_fold16(lane)));
+            buf_free(got);
+        }
+        buf_free(a);
+        buf_free(b);
+        buf_free(want);
     }
 }
 
@@ -400,8 +463,11 @@ int main(void) {
         cmocka_unit_test(pick),
         cmocka_unit_test(exp_accuracy),
         cmocka_unit_test(exp_edges),
-        cmocka_unit_test(vector_math),
+        cmocka_unit_test(vector_math_avx2),
+        cmocka_unit_test(vector_math_avx512),
+        cmocka_unit_test(tails),
         cmocka_unit_test(silu_mul),
     };
+    isa_print_absent();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -495,7 +495,7 @@ static void round_to(kern_kv_type type, const float *x, int32_t n, void *out) {
     }
 }
 
-const cpu_attn_isa cpu_attn_avx512vnni = {
+const cpu_attn_isa cpu_attn_avx512 = {
     .begin = begin,
     .score = score,
     .update = update,

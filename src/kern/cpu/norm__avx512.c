@@ -1,10 +1,10 @@
 /* Row functions, AVX-512. Tails are masked: lanes past the end compute on zeros, are not stored. */
-#include "kern/cpu/norm__avx512vnni.h"
+#include "kern/cpu/norm__avx512.h"
 
 #include "kern/cpu/exact_avx512.h"
 #include "kern/exact_math.h"
 
-void cpu_add__avx512vnni(float *out, const float *a, const float *b, int32_t n) {
+void cpu_add__avx512(float *out, const float *a, const float *b, int32_t n) {
     for (int32_t j = 0; j < n; j += 16) {
         __mmask16 m = lanes16(j, n);
         __m512 sum =
@@ -25,8 +25,8 @@ static inline float refit(__m512 lo, __m512 hi, __m512i qlo, __m512i qhi) {
     return exact_fold16(lane) / (float)_mm512_reduce_add_epi32(square);
 }
 
-void cpu_quantise__avx512vnni(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
-                              int32_t *sum) {
+void cpu_quantise__avx512(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
+                          int32_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
         __m512 lo = _mm512_loadu_ps(x), hi = _mm512_loadu_ps(x + 16);
         __m512i larger = _mm512_max_epu32(abs_bits(lo), abs_bits(hi));
@@ -46,7 +46,7 @@ void cpu_quantise__avx512vnni(const float *x, int32_t n_block, int8_t *q, float 
 }
 
 /* A masked-off lane adds 0 * 0 to a sum that is +0 or positive: it stays as it is. */
-float cpu_square_sum__avx512vnni(const float *x, int32_t n) {
+float cpu_square_sum__avx512(const float *x, int32_t n) {
     __m512 acc = _mm512_setzero_ps();
     for (int32_t j = 0; j < n; j += 16) {
         __m512 v = _mm512_maskz_loadu_ps(lanes16(j, n), x + j);
@@ -57,8 +57,7 @@ float cpu_square_sum__avx512vnni(const float *x, int32_t n) {
     return exact_fold16(lane);
 }
 
-void cpu_scale__avx512vnni(const float *x, float factor, const float *weight, int32_t n,
-                           float *out) {
+void cpu_scale__avx512(const float *x, float factor, const float *weight, int32_t n, float *out) {
     __m512 by = _mm512_set1_ps(factor);
     for (int32_t j = 0; j < n; j += 16) {
         __mmask16 m = lanes16(j, n);
@@ -67,7 +66,7 @@ void cpu_scale__avx512vnni(const float *x, float factor, const float *weight, in
     }
 }
 
-void cpu_silu_mul__avx512vnni(float *g, const float *u, int32_t n) {
+void cpu_silu_mul__avx512(float *g, const float *u, int32_t n) {
     for (int32_t j = 0; j < n; j += 16) {
         __mmask16 m = lanes16(j, n);
         __m512 silu = exact_silu16(_mm512_maskz_loadu_ps(m, g + j));

@@ -1,0 +1,353 @@
+/* Packed linear micro-kernel, AVX2.
+ *
+ * The 16 outputs of a panel are two vectors; k is walked upward, and how many rows and panels run
+ * side by side changes no sum. Two ways to an exact integer dot without VNNI, both of one block:
+ *
+ *   nibbles   VPMADDUBSW: 4-bit code x int8, two products added in int16: at most 2 * 15 * 127 =
+ *             3810 in size. The 8 quads of a block are added in int16: 30480 at most, so nothing
+ *             saturates. One VPMADDWD by ones then gives the int32 sum of each output.
+ *   bytes     a product of two bytes needs all of int16, so both sides are widened first: even and
+ *             odd bytes of a dword become two vectors of int16, VPMADDWD adds pairs in int32.
+ *
+ *   dword of output n:   byte  0    1    2    3       even: (k0, k2)   odd: (k1, k3)
+ *                              k0   k1   k2   k3      the row's codes are taken apart in the same way
+ *
+ * Codes are unsigned with an offset (8, 128), which is undone by -offset * sum(q). */
+#include <immintrin.h>
+
+#include "kern/cpu/exact_avx2.h"
+#include "kern/cpu/norm__avx2.h"
+
+/* Without the undefined-behaviour checks, which would be repeated in every shape; the scalar level
+ * does the same index arithmetic with them. */
+#define INLINE static inline __attribute__((always_inline, no_sanitize("undefined")))
+
+/* A piece of a tile: up to 6 rows of one panel, or up to 3 rows of two. Vector v is outputs
+ * 8 (v mod 2) .. + 7 of panel v / 2. */
+enum { ROWS = CPU_TILE_ROWS, PANELS = 2, VECS = 2 * PANELS, WIDE_ROWS = 3 };
+
+typedef __m256 sums[ROWS][VECS];
+typedef __m256i isums[ROWS][VECS];
+
+/* What a piece reads and writes; strides in bytes, that of out in floats. */
+typedef struct piece {
+    const cpu_leaf *l;
+    const uint8_t *w, *x; /* first panel, first row */
+    float *out;
+    int32_t out_stride;
+} piece;
+
+INLINE void store_sums(const piece *p, sums acc, const int n_row, const int n_vec) {
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++)
+            _mm256_storeu_ps(p->out + r * p->out_stride + 8 * v, acc[r][v]);
+    }
+}
+
+INLINE void clear_sums(sums acc, const int n_row, const int n_vec) {
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++)
+            acc[r][v] = _mm256_setzero_ps();
+    }
+}
+
+INLINE __m256i broadcast_dword(const void *at) {
+    int32_t dword;
+    memcpy(&dword, at, 4);
+    return _mm256_set1_epi32(dword);
+}
+
+INLINE __m256 broadcast(const uint8_t *at) {
+    float f;
+    memcpy(&f, at, 4);
+    return _mm256_set1_ps(f);
+}
+
+INLINE __m256i load_vec(const uint8_t *line, size_t panel_bytes, int v) {
+    const uint8_t *at = line + (size_t)(v / 2) * panel_bytes + 32 * (v % 2);
+    return _mm256_loadu_si256((const __m256i *)at);
+}
+
+/* Adds one quad of 4-bit codes; the first quad of a block starts the int16 sums. */
+INLINE void add_quad(isums sum16, const __m256i *w, const uint8_t *x, size_t x_stride,
+                     const bool first, const int n_row, const int n_vec) {
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        __m256i q = broadcast_dword(x + (size_t)r * x_stride);
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++) {
+            __m256i pairs = _mm256_maddubs_epi16(w[v], q);
+            sum16[r][v] = first ? pairs : _mm256_add_epi16(sum16[r][v], pairs);
+        }
+    }
+}
+
+/* Line j holds quad j in the low nibbles and quad j + 4 in the high ones. */
+INLINE void dot_nibbles(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
+                        size_t x_stride, const int n_row, const int n_vec) {
+    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 8
+    for (int j = 0; j < 4; j++) {
+        __m256i lo[VECS], hi[VECS];
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++) {
+            __m256i both = load_vec(w + CPU_LINE * j, panel_bytes, v);
+            lo[v] = _mm256_and_si256(both, low);
+            hi[v] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+        }
+        add_quad(isum, lo, x + 4 * j, x_stride, j == 0, n_row, n_vec);
+        add_quad(isum, hi, x + 4 * j + 16, x_stride, false, n_row, n_vec);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++)
+            isum[r][v] = _mm256_madd_epi16(isum[r][v], ones);
+    }
+}
+
+/* The rows' codes of a block, widened: dword j of parity 0 is (q[4j], q[4j + 2]), of parity 1
+ * (q[4j + 1], q[4j + 3]). */
+INLINE void widen_rows(int16_t wide[ROWS][2][16], const uint8_t *x, size_t x_stride,
+                       const int n_row) {
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        __m256i q = _mm256_loadu_si256((const __m256i *)(x + (size_t)r * x_stride));
+        __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8);
+        _mm256_store_si256((__m256i *)wide[r][0], even);
+        _mm256_store_si256((__m256i *)wide[r][1], _mm256_srai_epi16(q, 8));
+    }
+}
+
+INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
+                      size_t x_stride, const int n_row, const int n_vec) {
+    _Alignas(32) int16_t wide[ROWS][2][16];
+    const __m256i low = _mm256_set1_epi16(255);
+    widen_rows(wide, x, x_stride, n_row);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; j++) {
+        __m256i even[VECS], odd[VECS];
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++) {
+            __m256i both = load_vec(w + CPU_LINE * j, panel_bytes, v);
+            even[v] = _mm256_and_si256(both, low);
+            odd[v] = _mm256_srli_epi16(both, 8);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < n_row; r++) {
+            __m256i q0 = broadcast_dword(wide[r][0] + 2 * j);
+            __m256i q1 = broadcast_dword(wide[r][1] + 2 * j);
+#pragma GCC unroll 8
+            for (int v = 0; v < n_vec; v++) {
+                __m256i sum =
+                    _mm256_add_epi32(_mm256_madd_epi16(even[v], q0), _mm256_madd_epi16(odd[v], q1));
+                isum[r][v] = j == 0 ? sum : _mm256_add_epi32(isum[r][v], sum);
+            }
+        }
+    }
+}
+
+/* 8 scales of vector v; scale: those of the block in the first panel. */
+INLINE __m256 load_scales(const uint8_t *scale, size_t panel_bytes, int v) {
+    const uint8_t *at = scale + (size_t)(v / 2) * panel_bytes + 16 * (v % 2);
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at));
+}
+
+INLINE void prefetch(const uint8_t *at, size_t panel_bytes, int bytes, const int n_vec) {
+#pragma GCC unroll 8
+    for (int p = 0; p < n_vec / 2; p++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < bytes; i += CPU_LINE)
+            _mm_prefetch((const char *)at + (size_t)p * panel_bytes + i, _MM_HINT_T1);
+    }
+}
+
+/* acc += (d dx) isum, then with a minimum acc += m xs. x_dx points to dx of row 0; xs and sum lie
+ * `plane` bytes further on each. */
+INLINE void scale_block(sums acc, isums isum, const dtype type, const uint8_t *scale,
+                        size_t panel_bytes, const uint8_t *x_dx, size_t plane, size_t x_stride,
+                        const int n_row, const int n_vec) {
+    const int offset = type == DTYPE_Q4_0 ? 8 : type == DTYPE_Q8_0 ? 128 : 0;
+    __m256 d[VECS], m[VECS];
+#pragma GCC unroll 8
+    for (int v = 0; v < n_vec; v++) {
+        d[v] = load_scales(scale, panel_bytes, v);
+        m[v] = type == DTYPE_Q4_1 ? load_scales(scale + 32, panel_bytes, v) : d[v];
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        const uint8_t *at = x_dx + (size_t)r * x_stride;
+        __m256 dx = broadcast(at), xs = broadcast(at + plane);
+        int32_t sum;
+        memcpy(&sum, at + 2 * plane, 4);
+        __m256i start = _mm256_set1_epi32(-offset * sum);
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++) {
+            __m256i exact = offset ? _mm256_add_epi32(isum[r][v], start) : isum[r][v];
+            acc[r][v] =
+                _mm256_fmadd_ps(_mm256_mul_ps(d[v], dx), _mm256_cvtepi32_ps(exact), acc[r][v]);
+            if (type == DTYPE_Q4_1)
+                acc[r][v] = _mm256_fmadd_ps(m[v], xs, acc[r][v]);
+        }
+    }
+}
+
+INLINE void piece_quantised(const piece *p, const dtype type, const int n_row, const int n_vec) {
+    const cpu_leaf *l = p->l;
+    const size_t pb = l->panel_bytes, stride = l->x_stride;
+    const size_t plane = (size_t)l->x_k / CPU_BLOCK * 4;
+    const size_t quant_bytes = packed_quant_bytes(type), scale_bytes = packed_scale_bytes(type);
+    const size_t w_b0 = (size_t)l->k0 / CPU_BLOCK, x_b0 = (size_t)l->x_k0 / CPU_BLOCK;
+    const uint8_t *w = p->w + w_b0 * quant_bytes, *scale = p->w + l->scale_at + w_b0 * scale_bytes;
+    const uint8_t *x = p->x + l->x_k0, *x_dx = p->x + l->x_k + x_b0 * 4;
+    sums acc;
+    clear_sums(acc, n_row, n_vec);
+    for (int32_t b = 0; b < l->n_k / CPU_BLOCK; b++) {
+        isums isum;
+        if (type == DTYPE_Q8_0)
+            dot_bytes(isum, w, pb, x, stride, n_row, n_vec);
+        else
+            dot_nibbles(isum, w, pb, x, stride, n_row, n_vec);
+        if (l->prefetch) {
+            prefetch(w + l->prefetch, pb, (int)quant_bytes, n_vec);
+            prefetch(scale + l->prefetch, pb, (int)scale_bytes, n_vec);
+        }
+        scale_block(acc, isum, type, scale, pb, x_dx, plane, stride, n_row, n_vec);
+        w += quant_bytes;
+        scale += scale_bytes;
+        x += CPU_BLOCK;
+        x_dx += 4;
+    }
+    store_sums(p, acc, n_row, n_vec);
+}
+
+/* Vector v of column k of the first panel's values `w`. A dword of bf16 holds columns k (even) and
+ * k + 1 of one output. */
+INLINE __m256 load_column(const dtype type, const uint8_t *w, size_t k, size_t panel_bytes, int v) {
+    if (type == DTYPE_F32)
+        return _mm256_castsi256_ps(load_vec(w + 64 * k, panel_bytes, v));
+    if (type == DTYPE_F16)
+        return load_scales(w + 32 * k, panel_bytes, v);
+    __m256i pair = load_vec(w + 64 * (k / 2), panel_bytes, v);
+    const __m256i high = _mm256_set1_epi32((int)0xFFFF0000u);
+    return _mm256_castsi256_ps(k % 2 ? _mm256_and_si256(pair, high) : _mm256_slli_epi32(pair, 16));
+}
+
+INLINE void add_column(sums acc, const piece *p, const dtype type, int32_t k, size_t w_k,
+                       const int n_row, const int n_vec) {
+    const cpu_leaf *l = p->l;
+    const uint8_t *x = p->x + (size_t)(l->x_k0 + k) * 4;
+    __m256 w[VECS];
+#pragma GCC unroll 8
+    for (int v = 0; v < n_vec; v++)
+        w[v] = load_column(type, p->w, w_k, l->panel_bytes, v);
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        __m256 value = broadcast(x + (size_t)r * l->x_stride);
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++)
+            acc[r][v] = _mm256_fmadd_ps(w[v], value, acc[r][v]);
+    }
+}
+
+/* Two columns a turn, so that the halves of a bf16 pair are known while compiling: a leaf may
+ * start with the high half of a pair and end with a low one. */
+INLINE void piece_float(const piece *p, const dtype type, const int n_row, const int n_vec) {
+    const cpu_leaf *l = p->l;
+    const int two_columns = type == DTYPE_F32 ? 128 : 64;
+    int32_t k = 0;
+    size_t w_k = (size_t)l->k0;
+    sums acc;
+    clear_sums(acc, n_row, n_vec);
+    if (w_k % 2) {
+        add_column(acc, p, type, k, w_k / 2 * 2 + 1, n_row, n_vec);
+        k++;
+    }
+    for (; k + 2 <= l->n_k; k += 2) {
+        size_t pair = (w_k + (size_t)k) / 2;
+        if (l->prefetch)
+            prefetch(p->w + l->prefetch + pair * (size_t)two_columns, l->panel_bytes, two_columns,
+                     n_vec);
+        add_column(acc, p, type, k, 2 * pair, n_row, n_vec);
+        add_column(acc, p, type, k + 1, 2 * pair + 1, n_row, n_vec);
+    }
+    if (k < l->n_k)
+        add_column(acc, p, type, k, (w_k + (size_t)k) / 2 * 2, n_row, n_vec);
+    store_sums(p, acc, n_row, n_vec);
+}
+
+INLINE void piece_any(const piece *p, const dtype type, const int n_row, const int n_vec) {
+    if (packed_is_quantised(type))
+        piece_quantised(p, type, n_row, n_vec);
+    else
+        piece_float(p, type, n_row, n_vec);
+}
+
+/* One function per type and shape: <type>_<rows>x<panels>. */
+typedef void piece_fn(const piece *p);
+#define SHAPE(name, type, rows, panels)                                                            \
+    static void name##_##rows##x##panels(const piece *p) {                                         \
+        piece_any(p, type, rows, 2 * panels);                                                      \
+    }
+#define SHAPES(name, type)                                                                         \
+    SHAPE(name, type, 1, 1)                                                                        \
+    SHAPE(name, type, 2, 1)                                                                        \
+    SHAPE(name, type, 3, 1)                                                                        \
+    SHAPE(name, type, 4, 1)                                                                        \
+    SHAPE(name, type, 5, 1)                                                                        \
+    SHAPE(name, type, 6, 1)                                                                        \
+    SHAPE(name, type, 1, 2)                                                                        \
+    SHAPE(name, type, 2, 2)                                                                        \
+    SHAPE(name, type, 3, 2)                                                                        \
+    static piece_fn *const name##_shapes[PANELS][ROWS] = {                                         \
+        {name##_1x1, name##_2x1, name##_3x1, name##_4x1, name##_5x1, name##_6x1},                  \
+        {name##_1x2, name##_2x2, name##_3x2},                                                      \
+    };
+SHAPES(f32, DTYPE_F32)
+SHAPES(f16, DTYPE_F16)
+SHAPES(bf16, DTYPE_BF16)
+SHAPES(q4_0, DTYPE_Q4_0)
+SHAPES(q4_1, DTYPE_Q4_1)
+SHAPES(q8_0, DTYPE_Q8_0)
+
+/* Panels outside, so that the weights of a piece are still in the first-level cache for its other
+ * rows. */
+static void leaf_avx2(const cpu_leaf *l, int32_t n_row, int32_t n_panel) {
+    static piece_fn *const(*const shapes[])[ROWS] = {
+        [DTYPE_F32] = f32_shapes,   [DTYPE_F16] = f16_shapes,   [DTYPE_BF16] = bf16_shapes,
+        [DTYPE_Q4_0] = q4_0_shapes, [DTYPE_Q4_1] = q4_1_shapes, [DTYPE_Q8_0] = q8_0_shapes,
+    };
+    int32_t wide = n_row <= WIDE_ROWS && n_panel >= PANELS ? PANELS : 1;
+    piece p = {.l = l, .x = l->x, .out_stride = n_panel * CPU_PANEL};
+    for (int32_t i = 0; i < n_panel; i += wide) {
+        p.w = l->w + (size_t)i * l->panel_bytes;
+        p.out = l->out + i * CPU_PANEL;
+        shapes[l->type][wide - 1][n_row - 1](&p);
+    }
+}
+
+static void store_avx2(const float *tile, int32_t n_row, int32_t width, int32_t n_valid,
+                       const float *bias, float *y, size_t y_stride) {
+    for (int32_t r = 0; r < n_row; r++, tile += width, y += y_stride)
+        for (int32_t o = 0; o < n_valid; o += 8) {
+            __m256i m = lanes8(o, n_valid);
+            __m256 sum = _mm256_loadu_ps(tile + o);
+            if (bias)
+                sum = _mm256_add_ps(sum, _mm256_maskload_ps(bias + o, m));
+            _mm256_maskstore_ps(y + o, m, sum);
+        }
+}
+
+const cpu_linear_isa cpu_linear_avx2 = {
+    .leaf = leaf_avx2,
+    .store = store_avx2,
+    .add = cpu_add__avx2,
+    .quantise = cpu_quantise__avx2,
+    .square_sum = cpu_square_sum__avx2,
+    .scale = cpu_scale__avx2,
+    .silu_mul = cpu_silu_mul__avx2,
+};

@@ -1,0 +1,14 @@
+/* Row functions of the avx2 level, collected into its table by linear__avx2.c. */
+#ifndef WEFT_KERN_CPU_NORM_AVX2_H
+#define WEFT_KERN_CPU_NORM_AVX2_H
+
+#include "kern/cpu/linear_isa.h"
+
+void cpu_add__avx2(float *out, const float *a, const float *b, int32_t n);
+void cpu_quantise__avx2(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
+                        int32_t *sum);
+float cpu_square_sum__avx2(const float *x, int32_t n);
+void cpu_scale__avx2(const float *x, float factor, const float *weight, int32_t n, float *out);
+void cpu_silu_mul__avx2(float *g, const float *u, int32_t n);
+
+#endif
