@@ -83,7 +83,7 @@ struct cpu_attn_isa {
     void (*round)(kern_kv_type type, const float *x, int32_t n, void *out);
 };
 
-extern const cpu_attn_isa cpu_attn_scalar, cpu_attn_avx512;
+extern const cpu_attn_isa cpu_attn_scalar, cpu_attn_avx2, cpu_attn_avx512;
 
 static inline int32_t cpu_round_up(int32_t n, int32_t to) {
     return (n + to - 1) / to * to;

@@ -68,7 +68,7 @@ static bool avx512vnni_present(void) {
 }
 
 const cpu_isa cpu_isa_scalar = {"scalar", scalar_present, &cpu_linear_scalar, &cpu_attn_scalar};
-const cpu_isa cpu_isa_avx2 = {"avx2", avx2_present, &cpu_linear_avx2, &cpu_attn_scalar};
+const cpu_isa cpu_isa_avx2 = {"avx2", avx2_present, &cpu_linear_avx2, &cpu_attn_avx2};
 const cpu_isa cpu_isa_avx512 = {"avx512", avx512_present, &cpu_linear_avx512, &cpu_attn_avx512};
 const cpu_isa cpu_isa_avx512vnni = {"avx512vnni", avx512vnni_present, &cpu_linear_avx512vnni,
                                     &cpu_attn_avx512};

@@ -12,7 +12,10 @@
 #include "kern/cpu/attn_isa.h"
 #include "unit/kern/attn_world.h"
 
-static const char *const levels[] = {"scalar", "avx512vnni"};
+static const char *const levels[] = {"scalar", "avx2", "avx512vnni"};
+enum { N_LEVEL = sizeof levels / sizeof *levels };
+static const cpu_attn_isa *const micro_kernels[N_LEVEL] = {&cpu_attn_scalar, &cpu_attn_avx2,
+                                                           &cpu_attn_avx512};
 
 static bool has_level(const char *isa) {
     const kern_table *t;
@@ -80,7 +83,7 @@ static void every_cut_gives_the_same_bits(void **state) {
         draw_world(&w, &r);
         float *want = reference(&w);
         check_oracle(&w, want, 1e-5);
-        for (size_t l = 0; l < 2; l++) {
+        for (size_t l = 0; l < N_LEVEL; l++) {
             if (!has_level(levels[l]))
                 continue;
             for (int32_t k = 0; k < 4; k++) {
@@ -112,7 +115,7 @@ static void every_dcp_gives_the_same_bits(void **state) {
         float *want = reference(&w);
         check_oracle(&w, want, 1e-6);
         for (int32_t dcp = 1; dcp <= 16; dcp++)
-            for (size_t l = 0; l < 2; l++) {
+            for (size_t l = 0; l < N_LEVEL; l++) {
                 world_run run = {.isa = levels[l], .n_thread = 1, .dcp = dcp};
                 if (has_level(levels[l]))
                     check_same(&w, &run, want);
@@ -136,7 +139,7 @@ static void rows_do_not_see_each_other(void **state) {
         world_fill(&w, &r);
         float *want = reference(&w);
         for (uint64_t chunk = 0; chunk < 6; chunk++)
-            for (size_t l = 0; l < 2; l++) {
+            for (size_t l = 0; l < N_LEVEL; l++) {
                 world_run run = {.isa = levels[l], .n_thread = 2, .dcp = 2, .chunk_seed = chunk};
                 if (has_level(levels[l]))
                     check_same(&w, &run, want);
@@ -177,7 +180,7 @@ static void unseen_keys_are_never_used(void **state) {
                     w.v[0][(size_t)p * key + e] = e % 3 ? -INFINITY : NAN;
                 }
         size_t good = 10 * (size_t)world_heads(&w) * (size_t)w.head_dim;
-        for (size_t l = 0; l < 2; l++)
+        for (size_t l = 0; l < N_LEVEL; l++)
             if (has_level(levels[l])) {
                 float *got = attend(&w, levels[l]);
                 assert_memory_equal(got, want, good * sizeof *got);
@@ -212,15 +215,17 @@ static void nan_scores_stay_in_their_row(void **state) {
     float *scalar = attend(&w, "scalar");
     for (size_t e = 0; e < d; e++)
         assert_true(isnan(scalar[4 * d + e]));
-    if (has_level("avx512vnni")) {
-        float *vector = attend(&w, "avx512vnni");
+    for (size_t l = 1; l < N_LEVEL; l++) {
+        if (!has_level(levels[l]))
+            continue;
+        float *vector = attend(&w, levels[l]);
         for (size_t i = 0; i < world_out_floats(&w); i++)
             assert_true(memcmp(vector + i, scalar + i, 4) == 0 ||
                         (isnan(vector[i]) && isnan(scalar[i])));
         free(vector);
     }
     w.k[0][20 * d + 5] = 0.5f;
-    for (size_t l = 0; l < 2; l++)
+    for (size_t l = 0; l < N_LEVEL; l++)
         if (has_level(levels[l])) {
             w.k[0][20 * d + 5] = world_rounded(w.type, 0.5f);
             float *one = attend(&w, levels[l]);
@@ -258,11 +263,12 @@ static void extreme_scores(void **state) {
             check_oracle(&w, want, 2e-4);
         for (size_t i = 0; i < world_out_floats(&w); i++)
             assert_true(isfinite(want[i]));
-        for (int32_t dcp = 1; dcp <= 8; dcp++) {
-            world_run run = {.isa = "avx512vnni", .n_thread = 1, .dcp = dcp};
-            if (has_level("avx512vnni"))
-                check_same(&w, &run, want);
-        }
+        for (int32_t dcp = 1; dcp <= 8; dcp++)
+            for (size_t l = 1; l < N_LEVEL; l++) {
+                world_run run = {.isa = levels[l], .n_thread = 1, .dcp = dcp};
+                if (has_level(levels[l]))
+                    check_same(&w, &run, want);
+            }
         free(want);
         world_free(&w);
     }
@@ -283,7 +289,7 @@ static void own_tokens_count_once(void **state) {
             w.v[0][2 * p] = 1.0f;
             w.v[0][2 * p + 1] = (float)p;
         }
-        for (size_t l = 0; l < 2; l++)
+        for (size_t l = 0; l < N_LEVEL; l++)
             if (has_level(levels[l])) {
                 float *out = attend(&w, levels[l]);
                 for (int32_t t = 0; t < len; t++) {
@@ -311,7 +317,7 @@ static void empty_states_are_the_identity(void **state) {
         w.q[i] = -1e-30f;
     for (size_t i = 0; i < 20 * 6; i++)
         w.k[0][i] = 1e-30f;
-    for (size_t l = 0; l < 2; l++) {
+    for (size_t l = 0; l < N_LEVEL; l++) {
         if (!has_level(levels[l]))
             continue;
         float *out = world_floats(world_out_floats(&w));
@@ -372,8 +378,6 @@ static void run_page_case(const page_case *c, const cpu_attn_isa *isa, float *o,
  * what they see, and a row that sees nothing keeps o, m and l to the bit. */
 static void rows_of_a_block_may_differ(void **state) {
     (void)state;
-    if (!has_level("avx512vnni"))
-        skip();
     world_rng r = {61};
     for (int32_t round = 0; round < 300; round++) {
         page_case c = {.n_page = rng_int(&r, 1, 4)};
@@ -413,16 +417,20 @@ static void rows_of_a_block_may_differ(void **state) {
         }
         float m[2][32], l[2][32];
         run_page_case(&c, &cpu_attn_scalar, o[0], m[0], l[0]);
-        run_page_case(&c, &cpu_attn_avx512, o[1], m[1], l[1]);
-        for (int32_t i = 0; i < b->n_row; i++) {
-            size_t at = (size_t)(i * b->o_stride), bytes = (size_t)b->head_dim * sizeof(float);
-            assert_memory_equal(o[0] + at, o[1] + at, bytes);
-            assert_memory_equal(&m[0][i], &m[1][i], 4);
-            assert_memory_equal(&l[0][i], &l[1][i], 4);
-            if (c.row_end[i] <= b->first_key) {
-                assert_memory_equal(o[0] + at, c.o + at, bytes);
-                assert_memory_equal(&m[0][i], &c.m[i], 4);
-                assert_memory_equal(&l[0][i], &c.l[i], 4);
+        for (size_t level = 0; level < N_LEVEL; level++) {
+            if (!has_level(levels[level]))
+                continue;
+            run_page_case(&c, micro_kernels[level], o[1], m[1], l[1]);
+            for (int32_t i = 0; i < b->n_row; i++) {
+                size_t at = (size_t)(i * b->o_stride), bytes = (size_t)b->head_dim * sizeof(float);
+                assert_memory_equal(o[0] + at, o[1] + at, bytes);
+                assert_memory_equal(&m[0][i], &m[1][i], 4);
+                assert_memory_equal(&l[0][i], &l[1][i], 4);
+                if (c.row_end[i] <= b->first_key) {
+                    assert_memory_equal(o[0] + at, c.o + at, bytes);
+                    assert_memory_equal(&m[0][i], &c.m[i], 4);
+                    assert_memory_equal(&l[0][i], &c.l[i], 4);
+                }
             }
         }
         for (int32_t i = 0; i < 3; i++)
@@ -476,7 +484,7 @@ static void merging_empty_states(void **state) {
     /* l == 0 decides: whatever else is in an empty state has no weight (I01). */
     const node4 dirty = {{NAN, INFINITY, NAN, 1}, NAN, 0};
     const float want[4] = {1, -2, 5e-4f, -0.0f}, zero[4] = {0};
-    for (size_t l = 0; l < 2; l++) {
+    for (size_t l = 0; l < N_LEVEL; l++) {
         if (!has_level(levels[l]))
             continue;
         float out[8];
@@ -515,10 +523,11 @@ static void merge_follows_the_rule(void **state) {
         }
         float scalar[8], vector[8];
         finish_nodes("scalar", n, 4, scalar);
-        if (has_level("avx512vnni")) {
-            finish_nodes("avx512vnni", n, 4, vector);
-            assert_memory_equal(scalar, vector, sizeof scalar);
-        }
+        for (size_t l = 1; l < N_LEVEL; l++)
+            if (has_level(levels[l])) {
+                finish_nodes(levels[l], n, 4, vector);
+                assert_memory_equal(scalar, vector, sizeof scalar);
+            }
         /* ((0 1) (2 3)) to 1e-6 */
         double top = -INFINITY, sum = 0, o = 0;
         for (int32_t i = 0; i < 4; i++)
@@ -629,7 +638,7 @@ static void high_pages_are_reached(void **state) {
     float *q = world_floats(KV * D), *out = world_floats(KV * D);
     for (int32_t i = 0; i < KV * D; i++)
         q[i] = 0.01f;
-    for (size_t l = 0; l < 2; l++) {
+    for (size_t l = 0; l < N_LEVEL; l++) {
         const kern_table *t;
         kern_dev *dev;
         if (kern_cpu_table(levels[l], &t, NULL) != WEFT_OK)
@@ -673,7 +682,7 @@ static void high_pages_are_reached(void **state) {
  * windows beyond the row are all right. */
 static void spans_at_the_edge(void **state) {
     (void)state;
-    for (size_t l = 0; l < 2; l++) {
+    for (size_t l = 0; l < N_LEVEL; l++) {
         const kern_table *t;
         kern_dev *dev;
         if (kern_cpu_table(levels[l], &t, NULL) != WEFT_OK)

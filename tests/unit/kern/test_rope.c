@@ -13,7 +13,10 @@
 #include "kern/exact_double.h"
 #include "unit/kern/attn_world.h"
 
-static const char *const levels[] = {"scalar", "avx512vnni"};
+static const char *const levels[] = {"scalar", "avx2", "avx512vnni"};
+enum { N_LEVEL = sizeof levels / sizeof *levels };
+static const cpu_attn_isa *const micro_kernels[N_LEVEL] = {&cpu_attn_scalar, &cpu_attn_avx2,
+                                                           &cpu_attn_avx512};
 
 static double relative(double got, long double want) {
     return want == 0 ? fabs(got) : (double)fabsl((got - want) / want);
@@ -228,8 +231,8 @@ static void rope_follows_the_formula(void **state) {
         float *want = world_floats(c.q_floats), *got = world_floats(c.q_floats);
         uint8_t *want_wire = malloc(c.wire_bytes), *got_wire = malloc(c.wire_bytes);
         expect_case(&c, want, want_wire);
-        for (int32_t l = 0; l < 4; l++) {
-            if (!run_case(&c, levels[l % 2], 1 + l, got, got_wire))
+        for (int32_t l = 0; l < 2 * N_LEVEL; l++) {
+            if (!run_case(&c, levels[l % N_LEVEL], 1 + l % 4, got, got_wire))
                 continue;
             for (size_t i = 0; i < c.q_floats; i++)
                 assert_true(same_float(got[i], want[i]));
@@ -265,11 +268,13 @@ static void rope_makes_one_nan(void **state) {
         const float nan = cpu_nan();
         for (int32_t i = 0; i < 2 * n_pair; i++)
             assert_true(!isnan(y[0][i]) || memcmp(&y[0][i], &nan, sizeof nan) == 0);
-        const kern_table *t;
-        if (kern_cpu_table("avx512vnni", &t, NULL) != WEFT_OK)
-            continue;
-        cpu_attn_avx512.rope(x, cs, n_pair, y[1]);
-        assert_memory_equal(y[1], y[0], 2 * (size_t)n_pair * sizeof y[0][0]);
+        for (size_t l = 1; l < N_LEVEL; l++) {
+            const kern_table *t;
+            if (kern_cpu_table(levels[l], &t, NULL) != WEFT_OK)
+                continue;
+            micro_kernels[l]->rope(x, cs, n_pair, y[1]);
+            assert_memory_equal(y[1], y[0], 2 * (size_t)n_pair * sizeof y[0][0]);
+        }
     }
 }
 
@@ -306,7 +311,7 @@ static void values_round_to_nearest_even(void **state) {
         memcpy(&qkv[2 * N + i], &table[i].f32, 4);
         cs[i] = (float)(i % 2 == 0);
     }
-    for (size_t l = 0; l < 2; l++)
+    for (size_t l = 0; l < N_LEVEL; l++)
         for (int32_t type = 0; type < 3; type++) {
             rope_case c = {.n_tok = 1,
                            .n_head = 1,
