@@ -1,0 +1,131 @@
+# weft bench: what is printed, refused and drawn; never how fast anything is.
+. "$(dirname "$0")/lib.sh"
+model=$WEFT_GOLDEN/gguf/Q8_0.gguf
+need_file "$model"
+
+# Every line of $out is an object with these facts. ARGS: bench, then the names of its cases.
+want_objects() {
+    python3 - "$out" "$@" <<'PY' || fail "the objects of $1"
+import json, sys
+lines, bench, cases = sys.argv[1].splitlines(), sys.argv[2], sys.argv[3:]
+got = [json.loads(line) for line in lines]
+assert [o["case"] for o in got] == cases, [o["case"] for o in got]
+for o in got:
+    assert o["bench"] == bench
+    assert 0 < o["min"] <= o["median"] <= o["max"], o
+    assert o["seconds"] > 0 and o["repeat"] >= 1 and o["threads"] >= 1 and o["cores"] >= 1
+    assert o["isa"] and o["cpu"] and o["unit"] and o["series"] and o["size"] >= 0
+    assert all(o[k] >= 1 for k in ("tp", "pcp", "dcp"))
+    assert ("tok_per_s" in o) == (o["unit"] == "tok/s")
+    assert o.get("tok_per_s", o["median"]) == o["median"]
+    assert ("limit" in o) == ("share" in o) == ("limit_name" in o)
+PY
+}
+
+# ---- throughput ----
+weft bench throughput -m "$model" --prompts 3 --input 5 --output 4 --json --repeat 2
+want_rc 0 throughput
+want_equal "$err" "" "throughput: stderr"
+want_objects throughput "3 x (5 in, 4 out)"
+want_text "$out" '"steps":4' "3 prompts fit the first step, then 3 more steps"
+want_text "$out" '"repeat":2' repeats
+weft bench throughput -m "$model" --prompts 3 --input 5 --output 4 --json --repeat 1 --pcp 2 --dcp 2 --max-num-seqs 1
+want_objects throughput "3 x (5 in, 4 out)"
+want_text "$out" '"pcp":2,"dcp":2' topology
+want_text "$out" '"steps":12' "one request after the other"
+
+# ---- latency ----
+weft bench latency -m "$model" --prefill 7,33 --decode 4 --output 3 --json --repeat 1
+want_rc 0 latency
+want_objects latency "prefill 7" "prefill 33" "decode 4"
+weft bench latency -m "$model" --decode 4,20 --output 3 --repeat 2
+want_rc 0 "latency, table"
+want_text "$out" "cores allowed" "the machine"
+want_text "$out" "median of 2" "the repeats"
+want_text "$out" "
+decode 20 " "a case"
+case $out in *prefill*) fail "--decode alone has no prefill" ;; esac
+[ "$(wc -l <"$work/out")" -eq 4 ] || fail "machine, head and two cases: $out"
+[ "$(awk '{ print length }' "$work/out" | sort -n | tail -1)" -le 100 ] || fail "wider than 100: $out"
+
+weft_with_path() { # PATH ARGS...
+    PATH=$1 "$WEFT" "${@:2}" >"$work/out" 2>"$work/err" </dev/null
+    rc=$?
+    out=$(cat "$work/out")
+    err=$(cat "$work/err")
+}
+
+# ---- pictures: a stand-in for gnuplot that hands the script back ----
+mkdir "$work/bin" "$work/empty"
+cat >"$work/bin/gnuplot" <<'SH'
+#!/bin/sh
+[ "$1" = --version ] || { [ ! -e "$0.broken" ] && cat; }
+SH
+chmod +x "$work/bin/gnuplot"
+small="--prefill 7,33 --decode 4 --output 3 --repeat 1"
+# shellcheck disable=SC2086 # several arguments
+weft_with_path "$work/bin:$PATH" bench latency -m "$model" $small --plot "$work/l.svg"
+want_rc 0 "a plot of latency"
+plot=$(cat "$work/l.svg")
+want_text "$plot" "set terminal svg" "a plot of latency"
+want_text "$plot" "plot \$prefill with" "a plot of latency"
+want_text "$plot" "plot \$decode with" "a plot of latency"
+grep -q '^33 [0-9.e-]* [0-9.e-]* [0-9.e-]*$' "$work/l.svg" || fail "no point for 33 tokens: $plot"
+weft_with_path "$work/bin:$PATH" bench throughput -m "$model" --prompts 2 --input 3 --output 2 --repeat 1 --plot "$work/l.svg"
+want_rc 0 "a plot of throughput"
+want_text "$(cat "$work/l.svg")" '"2 x (3 in, 2 out), tok/s" ' "bars"
+case $(cat "$work/l.svg") in *prefill*) fail "the old picture shows through" ;; esac
+touch "$work/bin/gnuplot.broken"
+# shellcheck disable=SC2086
+weft_with_path "$work/bin:$PATH" bench latency -m "$model" $small --plot "$work/new.svg"
+want_rc 5 "a gnuplot that fails"
+[ ! -e "$work/new.svg" ] || fail "an empty picture stays"
+# shellcheck disable=SC2086
+weft_with_path "$work/bin:$PATH" bench latency -m "$model" $small --plot "$work/no/new.svg"
+want_rc 2 "a picture in no folder"
+# shellcheck disable=SC2086
+weft_with_path "$work/empty" bench latency -m "$model" $small --plot "$work/new.svg"
+want_rc 2 "without gnuplot"
+want_text "$err" "--plot needs the program gnuplot, which is not in PATH" "without gnuplot"
+want_equal "$out" "" "without gnuplot: nothing is measured"
+[ ! -e "$work/new.svg" ] || fail "a picture without gnuplot"
+
+# ---- refusals ----
+refused() { # TEXT ARGS...
+    local text=$1
+    shift
+    weft bench "$@"
+    want_rc 2 "$*"
+    want_text "$err" "$text" "$*"
+    want_equal "$out" "" "$*: stdout"
+}
+refused "bench needs throughput|" -m "$model"
+refused "did you mean latency?" latancy -m "$model"
+refused "no bench xyzzy; there are" xyzzy -m "$model"
+refused "--prompts: bench latency has no use for it" latency -m "$model" --prompts 4
+refused "--prefill: bench throughput has no use for it" throughput -m "$model" --prefill 4
+refused "--max-num-seqs: bench latency" latency -m "$model" --max-num-seqs 4
+refused "--output: only decode" latency -m "$model" --prefill 4 --output 3
+refused "--output 1" latency -m "$model" --decode 4 --output 1
+refused "--repeat" latency -m "$model" --repeat 0
+for list in '' 0 x 1,,2 "1," 99999999999999999999; do
+    refused "--prefill" latency -m "$model" "--prefill=$list"
+done
+refused "--prefill: 1000001 tokens" latency -m "$model" --prefill 1000000
+refused "--input and --output: 1000004 tokens" throughput -m "$model" --input 1000000 --output 4
+refused "tp 7" throughput -m "$model" --tp 7 --input 2 --output 2
+weft bench latency -m "$work/missing.gguf"
+want_rc 3 "a missing file"
+
+# ---- Ctrl-C: bash keeps SIGINT from jobs in the background, python gives it back ----
+python3 - "$WEFT" "$model" <<'PY' || fail "Ctrl-C"
+import signal, subprocess, sys, time
+p = subprocess.Popen([sys.argv[1], "bench", "latency", "-m", sys.argv[2], "--repeat", "100", "--decode",
+                      "4", "--output", "400"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+time.sleep(0.3)
+p.send_signal(signal.SIGINT)
+out, err = p.communicate(timeout=30)
+assert p.returncode == 130 and out == "" and "interrupted after" in err, (p.returncode, out, err)
+PY
+finish
