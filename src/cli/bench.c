@@ -83,7 +83,7 @@ static void defaults(void *v_) {
     v->seed = 1;
 }
 
-static const bench_kind *const kinds[] = {&bench_throughput, &bench_latency};
+static const bench_kind *const kinds[] = {&bench_throughput, &bench_latency, &bench_kernels};
 enum { N_KIND = sizeof kinds / sizeof *kinds };
 
 static const bench_kind *kind_find(const char *name, weft_error *err) {
@@ -95,7 +95,7 @@ static const bench_kind *kind_find(const char *name, weft_error *err) {
     }
     const char *near = options_nearest(name, words, N_KIND);
     error_set(err, WEFT_ERR_USAGE, "no bench %.60s; %s%s%s", name, near ? "did you mean " : "",
-              near ? near : "there are throughput and latency", near ? "?" : "");
+              near ? near : "there are throughput, latency and kernels", near ? "?" : "");
     return NULL;
 }
 
@@ -117,12 +117,12 @@ static weft_status unused_check(const bench_kind *kind, const bench_values *v, w
         {"--tp", "tl", p->tp != q->tp},
         {"--pcp", "tl", p->pcp != q->pcp},
         {"--dcp", "tl", p->dcp != q->dcp},
-        {"--threads", "tl", p->n_thread != q->n_thread},
-        {"--isa", "tl", p->isa != q->isa},
+        {"--threads", "tlk", p->n_thread != q->n_thread},
+        {"--isa", "tlk", p->isa != q->isa},
         {"--max-num-seqs", "t", p->max_num_seqs != q->max_num_seqs},
         {"--max-num-batched-tokens", "tl", p->max_num_batched_tokens != q->max_num_batched_tokens},
         {"--max-model-len", "tl", p->max_model_len != q->max_model_len},
-        {"--kv-cache-dtype", "tl", p->kv_dtype != q->kv_dtype},
+        {"--kv-cache-dtype", "tlk", p->kv_dtype != q->kv_dtype},
         {"--kv-cache-memory", "tl", p->kv_bytes != q->kv_bytes},
         {"--kv-pages", "tl", p->kv_pages != q->kv_pages},
         {"--cp-exchange", "tl", p->exchange != q->exchange},
@@ -217,8 +217,8 @@ static int run(const void *v_, const option_list *args) {
 
 const cli_command cli_bench = {
     .options = {.name = "bench",
-                .brief = "measures whole runs: many requests at once, one at a time",
-                .args = "throughput|latency",
+                .brief = "measures whole runs, and kernels against the machine's limits",
+                .args = "throughput|latency|kernels",
                 .min_args = 1,
                 .max_args = 1,
                 .sections = sections,
@@ -227,6 +227,8 @@ const cli_command cli_bench = {
                 .notes =
                     "Kinds:\n"
                     "  throughput  output tokens per second of many requests handed in at once\n"
-                    "  latency     one request at a time: prefill by length, decode by context\n"},
+                    "  latency     one request at a time: prefill by length, decode by context\n"
+                    "  kernels     the model's linear layers and attention, beside the limits of\n"
+                    "              this machine measured in the same repeat\n"},
     .run = run,
 };

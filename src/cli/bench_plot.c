@@ -16,8 +16,6 @@
 #include "base/status.h"
 #include "cli/bench.h"
 
-extern char **environ;
-
 /* Runs gnuplot; in, out: files to be its standard input and output. Returns its exit code, or -1
  * when it could not be started. */
 static int gnuplot_run(const char *argument, int in, int out) {
@@ -114,12 +112,17 @@ static void latency_write(FILE *f, const bench *b) {
     fputs("unset multiplot\n", f);
 }
 
-/* With limits the bars are shares of them: cases of several units stand on one axis. */
+/* With limits the bars are shares of them: cases of several units stand on one axis, and the limits
+ * themselves are left out. */
 static void bars_write(FILE *f, const bench *b) {
-    bool share = b->cases[0].limit != NULL;
+    bool share = false;
+    for (int32_t i = 0; i < b->n_case; i++)
+        share |= b->cases[i].limit != NULL;
     fputs("$bars << EOD\n", f);
     for (int32_t i = 0; i < b->n_case; i++) {
         const bench_case *c = &b->cases[i];
+        if (share && !c->limit)
+            continue;
         bench_summary s = bench_summarise(c, b->v->repeat);
         double by = share ? 100 / s.limit : 1;
         fprintf(f, "\"%s%s%s\" %.9g %.9g %.9g\n", c->name, share ? "" : ", ", share ? "" : c->unit,

@@ -22,6 +22,21 @@ for o in got:
 PY
 }
 
+weft_with_path() { # PATH ARGS...
+    PATH=$1 "$WEFT" "${@:2}" >"$work/out" 2>"$work/err" </dev/null
+    rc=$?
+    out=$(cat "$work/out")
+    err=$(cat "$work/err")
+}
+
+# A stand-in for gnuplot hands the script back as the picture.
+mkdir "$work/bin" "$work/empty"
+cat >"$work/bin/gnuplot" <<'SH'
+#!/bin/sh
+[ "$1" = --version ] || { [ ! -e "$0.broken" ] && cat; }
+SH
+chmod +x "$work/bin/gnuplot"
+
 # ---- throughput ----
 weft bench throughput -m "$model" --prompts 3 --input 5 --output 4 --json --repeat 2
 want_rc 0 throughput
@@ -48,20 +63,49 @@ case $out in *prefill*) fail "--decode alone has no prefill" ;; esac
 [ "$(wc -l <"$work/out")" -eq 4 ] || fail "machine, head and two cases: $out"
 [ "$(awk '{ print length }' "$work/out" | sort -n | tail -1)" -le 100 ] || fail "wider than 100: $out"
 
-weft_with_path() { # PATH ARGS...
-    PATH=$1 "$WEFT" "${@:2}" >"$work/out" 2>"$work/err" </dev/null
-    rc=$?
-    out=$(cat "$work/out")
-    err=$(cat "$work/err")
-}
+# ---- kernels ----
+weft_with_path "$work/bin:$PATH" bench kernels -m "$model" --json --repeat 1 --plot "$work/k.svg"
+want_rc 0 kernels
+want_equal "$err" "" "kernels: stderr"
+rows="1 row,4 rows,16 rows,64 rows,512 rows"
+linear=$(for s in qkv o gate+up down; do tr , '\n' <<<"$rows" | sed "s/^/$s, /"; done)
+mapfile -t cases <<<"machine, int8 dot
+machine, fp32 FMA
+machine, memory read
+$linear
+head, 1 row
+head, 4 rows
+head, 16 rows
+prefill, 512 of 512
+prefill, 512 of 2048
+decode, 64 at 512
+decode, 1 at 2048"
+want_objects kernels "${cases[@]}"
+python3 - "$out" <<'PY' || fail "limits of the kernels"
+import json, sys
+got = [json.loads(line) for line in sys.argv[1].splitlines()]
+machine = {o["case"].removeprefix("machine, "): o for o in got[:3]}
+assert all("limit" not in o for o in machine.values())
+for o in got[3:]:
+    limit = machine[o["limit_name"]]
+    assert o["unit"] == limit["unit"] and o["limit"] == limit["median"], o
+    assert abs(o["share"] - o["median"] / o["limit"]) < 1e-9, o
+    assert o["limit_name"] != "int8 dot" or o["case"].startswith(("qkv", "o,", "gate", "down", "head")), o
+    assert o["limit_name"] != "fp32 FMA" or o["case"].startswith(("prefill", "decode")), o
+PY
+plot=$(cat "$work/k.svg")
+want_text "$plot" "percent of the limit" "a plot of kernels"
+case $plot in *machine*) fail "the limits are no bars" ;; esac
+if [ -z "$WEFT_SANITIZE" ]; then # reads large buffers, which takes long there
+    weft bench kernels -m "$WEFT_GOLDEN/gguf/BF16.gguf" --threads 1 --repeat 1
+    want_rc 0 "kernels, table"
+    want_text "$out" ", 1 thread; median of 1" "kernels, table"
+    want_text "$(head -2 "$work/out")" "limit  share" "kernels, table"
+    [ "$(grep -c 'GFLOP/s .* %$' "$work/out")" -ge 8 ] || fail "shares of float layers: $out"
+    ! grep -q ' GOP/s .* %$' "$work/out" || fail "float weights have no int8 limit: $out"
+fi
 
-# ---- pictures: a stand-in for gnuplot that hands the script back ----
-mkdir "$work/bin" "$work/empty"
-cat >"$work/bin/gnuplot" <<'SH'
-#!/bin/sh
-[ "$1" = --version ] || { [ ! -e "$0.broken" ] && cat; }
-SH
-chmod +x "$work/bin/gnuplot"
+# ---- pictures ----
 small="--prefill 7,33 --decode 4 --output 3 --repeat 1"
 # shellcheck disable=SC2086 # several arguments
 weft_with_path "$work/bin:$PATH" bench latency -m "$model" $small --plot "$work/l.svg"
@@ -105,6 +149,8 @@ refused "no bench xyzzy; there are" xyzzy -m "$model"
 refused "--prompts: bench latency has no use for it" latency -m "$model" --prompts 4
 refused "--prefill: bench throughput has no use for it" throughput -m "$model" --prefill 4
 refused "--max-num-seqs: bench latency" latency -m "$model" --max-num-seqs 4
+refused "--tp: bench kernels has no use for it" kernels -m "$model" --tp 2
+refused "instruction set" kernels -m "$model" --isa mmx
 refused "--output: only decode" latency -m "$model" --prefill 4 --output 3
 refused "--output 1" latency -m "$model" --decode 4 --output 1
 refused "--repeat" latency -m "$model" --repeat 0
