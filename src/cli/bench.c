@@ -83,7 +83,8 @@ static void defaults(void *v_) {
     v->seed = 1;
 }
 
-static const bench_kind *const kinds[] = {&bench_throughput, &bench_latency, &bench_kernels};
+static const bench_kind *const kinds[] = {&bench_throughput, &bench_latency, &bench_kernels,
+                                          &bench_comm};
 enum { N_KIND = sizeof kinds / sizeof *kinds };
 
 static const bench_kind *kind_find(const char *name, weft_error *err) {
@@ -95,7 +96,7 @@ static const bench_kind *kind_find(const char *name, weft_error *err) {
     }
     const char *near = options_nearest(name, words, N_KIND);
     error_set(err, WEFT_ERR_USAGE, "no bench %.60s; %s%s%s", name, near ? "did you mean " : "",
-              near ? near : "there are throughput, latency and kernels", near ? "?" : "");
+              near ? near : "there are throughput, latency, kernels and comm", near ? "?" : "");
     return NULL;
 }
 
@@ -217,8 +218,8 @@ static int run(const void *v_, const option_list *args) {
 
 const cli_command cli_bench = {
     .options = {.name = "bench",
-                .brief = "measures whole runs, and kernels against the machine's limits",
-                .args = "throughput|latency|kernels",
+                .brief = "measures whole runs, kernels against the machine's limits, transport",
+                .args = "throughput|latency|kernels|comm",
                 .min_args = 1,
                 .max_args = 1,
                 .sections = sections,
@@ -229,6 +230,8 @@ const cli_command cli_bench = {
                     "  throughput  output tokens per second of many requests handed in at once\n"
                     "  latency     one request at a time: prefill by length, decode by context\n"
                     "  kernels     the model's linear layers and attention, beside the limits of\n"
-                    "              this machine measured in the same repeat\n"},
+                    "              this machine measured in the same repeat\n"
+                    "  comm        collectives between 2, 4 and 8 ranks, for 1, 64 and 512 rows\n"
+                    "              of the model\n"},
     .run = run,
 };

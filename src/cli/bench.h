@@ -47,7 +47,7 @@ typedef struct bench_kind {
     weft_status (*measure)(bench *b, int32_t i, int32_t repeat, bench_sample *out, weft_error *err);
     void (*close)(bench *b); /* after a failed open too */
 } bench_kind;
-extern const bench_kind bench_throughput, bench_latency, bench_kernels;
+extern const bench_kind bench_throughput, bench_latency, bench_kernels, bench_comm;
 
 struct bench {
     const bench_kind *kind;

@@ -66,7 +66,10 @@ void bench_print_table(const bench *b) {
     cpu_name(cpu, sizeof cpu);
     const weft_engine_params *p = &b->v->engine;
     bool limits = false, steps = false;
+    int width = 24;
     for (int32_t i = 0; i < b->n_case; i++) {
+        int n = (int)strlen(b->cases[i].name);
+        width = n > width ? n : width;
         limits |= b->cases[i].limit != NULL;
         steps |= b->cases[i].sample[0].n_step > 0;
     }
@@ -76,13 +79,13 @@ void bench_print_table(const bench *b) {
     if (p->tp * p->pcp > 1)
         printf(", tp%d pcp%d dcp%d", p->tp, p->pcp, p->dcp);
     printf("; median of %d\n", b->v->repeat);
-    printf("%-24s %9s %19s %-7s %9s", "case", "median", "min .. max", "unit", "time");
+    printf("%-*s %9s %19s %-7s %9s", width, "case", "median", "min .. max", "unit", "time");
     printf("%s%s\n", limits ? "     limit  share" : "", steps ? "   steps" : "");
     for (int32_t i = 0; i < b->n_case; i++) {
         const bench_case *c = &b->cases[i];
         bench_summary s = bench_summarise(c, b->v->repeat);
-        printf("%-24s %9.2f %8.2f .. %7.2f %-7s %9s", c->name, s.median, s.min, s.max, c->unit,
-               duration(s.seconds, text, sizeof text));
+        printf("%-*s %9.2f %8.2f .. %7.2f %-7s %9s", width, c->name, s.median, s.min, s.max,
+               c->unit, duration(s.seconds, text, sizeof text));
         if (c->limit)
             printf(" %9.1f %4.0f %%", s.limit, 100 * s.median / s.limit);
         if (c->sample[0].n_step)

@@ -105,6 +105,24 @@ if [ -z "$WEFT_SANITIZE" ]; then # reads large buffers, which takes long there
     ! grep -q ' GOP/s .* %$' "$work/out" || fail "float weights have no int8 limit: $out"
 fi
 
+# ---- comm ----
+weft bench comm -m "$model" --json --repeat 1
+want_rc 0 comm
+cases=()
+for n in 2 4 8; do
+    cases+=("barrier, $n ranks")
+    for what in all_gather_v all_to_all_v; do
+        cases+=("$what, $n ranks, 1 row" "$what, $n ranks, 64 rows" "$what, $n ranks, 512 rows")
+    done
+done
+want_objects comm "${cases[@]}"
+python3 - "$out" <<'PY' || fail "units of comm"
+import json, sys
+for o in map(json.loads, sys.argv[1].splitlines()):
+    assert o["unit"] == ("us" if o["series"] == "barrier" else "GB/s"), o
+    assert f", {o['world']} ranks" in o["case"] and o["threads"] == o["world"], o
+PY
+
 # ---- pictures ----
 small="--prefill 7,33 --decode 4 --output 3 --repeat 1"
 # shellcheck disable=SC2086 # several arguments
@@ -150,6 +168,7 @@ refused "--prompts: bench latency has no use for it" latency -m "$model" --promp
 refused "--prefill: bench throughput has no use for it" throughput -m "$model" --prefill 4
 refused "--max-num-seqs: bench latency" latency -m "$model" --max-num-seqs 4
 refused "--tp: bench kernels has no use for it" kernels -m "$model" --tp 2
+refused "--threads: bench comm has no use for it" comm -m "$model" --threads 2
 refused "instruction set" kernels -m "$model" --isa mmx
 refused "--output: only decode" latency -m "$model" --prefill 4 --output 3
 refused "--output 1" latency -m "$model" --decode 4 --output 1
