@@ -6,6 +6,14 @@
 
 enum { CHAINS = 12, READ_BYTES = 512 };
 
+static uint32_t fold(__m256i x) {
+    uint32_t lane[8], sum = 0;
+    _mm256_storeu_si256((__m256i *)lane, x);
+    for (int i = 0; i < 8; i++)
+        sum += lane[i];
+    return sum;
+}
+
 static uint32_t int8_scalar(int64_t n_round) {
     __m128i acc[CHAINS], a = _mm_set1_epi8(3), b = _mm_set1_epi8(-2), one = _mm_set1_epi16(1);
     for (int c = 0; c < CHAINS; c++)
@@ -19,7 +27,7 @@ static uint32_t int8_scalar(int64_t n_round) {
     }
     for (int c = 1; c < CHAINS; c++)
         acc[0] = _mm_xor_si128(acc[0], acc[c]);
-    return (uint32_t)_mm_cvtsi128_si32(acc[0]);
+    return fold(_mm256_insertf128_si256(_mm256_setzero_si256(), acc[0], 0));
 }
 
 /* x = x / 2 + 1 stays near 2: no denormal slows it. */
@@ -34,7 +42,11 @@ static uint32_t fma_scalar(int64_t n_round) {
     }
     for (int c = 1; c < CHAINS; c++)
         acc[0] = _mm256_add_ps(acc[0], acc[c]);
-    return (uint32_t)_mm256_cvtss_f32(acc[0]);
+    float lane[8], sum = 0;
+    _mm256_storeu_ps(lane, acc[0]);
+    for (int i = 0; i < 8; i++)
+        sum += lane[i];
+    return (uint32_t)sum;
 }
 
 static uint32_t read_scalar(const uint8_t *from, size_t bytes) {
@@ -48,7 +60,7 @@ static uint32_t read_scalar(const uint8_t *from, size_t bytes) {
     }
     for (int c = 1; c < 8; c++)
         acc[0] = _mm256_xor_ps(acc[0], acc[c]);
-    return (uint32_t)_mm_cvtsi128_si32(_mm_castps_si128(_mm256_castps256_ps128(acc[0])));
+    return fold(_mm256_castps_si256(acc[0]));
 }
 
 const cpu_peak_isa cpu_peak_scalar = {
