@@ -67,7 +67,8 @@ uint64_t bench_draw(uint64_t *state); /* random bits */
 
 /* ---- bench_report.c ---- */
 typedef struct bench_summary {
-    double median, min, max, seconds, limit; /* seconds, limit: medians */
+    double median, min, max, limit;           /* limit: the median one */
+    double seconds, min_seconds, max_seconds; /* seconds: the median */
 } bench_summary;
 bench_summary bench_summarise(const bench_case *c, int32_t n_repeat);
 void bench_print_table(const bench *b);

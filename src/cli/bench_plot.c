@@ -112,30 +112,34 @@ static void latency_write(FILE *f, const bench *b) {
     fputs("unset multiplot\n", f);
 }
 
-/* With limits the bars are shares of them: cases of several units stand on one axis, and the limits
- * themselves are left out. */
+/* One axis for all bars: shares of the limits (which are left out themselves) where there are some,
+ * the time of a collective for comm, else the figure. */
 static void bars_write(FILE *f, const bench *b) {
-    bool share = false;
-    for (int32_t i = 0; i < b->n_case; i++)
-        share |= b->cases[i].limit != NULL;
+    bool share = b->kind == &bench_kernels, time = b->kind == &bench_comm;
     fputs("$bars << EOD\n", f);
     for (int32_t i = 0; i < b->n_case; i++) {
         const bench_case *c = &b->cases[i];
         if (share && !c->limit)
             continue;
         bench_summary s = bench_summarise(c, b->v->repeat);
-        double by = share ? 100 / s.limit : 1;
-        fprintf(f, "\"%s%s%s\" %.9g %.9g %.9g\n", c->name, share ? "" : ", ", share ? "" : c->unit,
-                s.median * by, s.min * by, s.max * by);
+        double by = share ? 100 / s.limit : time ? 1e6 : 1;
+        fprintf(f, "\"%s\" %.9g %.9g %.9g\n", c->name, by * (time ? s.seconds : s.median),
+                by * (time ? s.min_seconds : s.min), by * (time ? s.max_seconds : s.max));
     }
     fputs("EOD\n", f);
-    fprintf(f, "set terminal svg size %d,480 background '#ffffff'\n", 240 + 32 * b->n_case);
+    fprintf(f, "set terminal svg size %d,560 noenhanced background '#ffffff'\n",
+            240 + 32 * b->n_case);
     fprintf(f,
-            "set title 'weft bench %s'\nset ylabel '%s'\nset yrange [0:*]\nset key off\n"
-            "set grid y\nset xtics rotate by -45\nset style fill solid 0.8\nset boxwidth 0.7\n"
+            "set title 'weft bench %s'\nset ylabel '%s'\n%s\nset key off\n"
+            "set grid y\nset xtics rotate by 90 right\nset style fill solid 0.8\nset boxwidth 0.7\n"
+            "set pointintervalbox 0\n"
             "plot $bars using 0:2:xtic(1) with boxes linecolor '#2060a0', "
             "$bars using 0:2:3:4 with yerrorbars linecolor '#202020' pointtype 0\n",
-            b->kind->name, share ? "percent of the limit" : "median; unit with the case");
+            b->kind->name,
+            share  ? "percent of the limit"
+            : time ? "microseconds of one"
+                   : b->cases[0].unit,
+            time ? "set logscale y" : "set yrange [0:*]");
 }
 
 weft_status bench_plot_draw(bench_plot *p, const bench *b, weft_error *err) {

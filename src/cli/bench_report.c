@@ -30,6 +30,8 @@ bench_summary bench_summarise(const bench_case *c, int32_t n_repeat) {
                        .limit = median(limit, n_repeat)};
     s.min = figure[0]; /* sorted now */
     s.max = figure[n_repeat - 1];
+    s.min_seconds = seconds[0];
+    s.max_seconds = seconds[n_repeat - 1];
     return s;
 }
 

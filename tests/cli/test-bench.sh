@@ -106,8 +106,9 @@ if [ -z "$WEFT_SANITIZE" ]; then # reads large buffers, which takes long there
 fi
 
 # ---- comm ----
-weft bench comm -m "$model" --json --repeat 1
+weft_with_path "$work/bin:$PATH" bench comm -m "$model" --json --repeat 1 --plot "$work/c.svg"
 want_rc 0 comm
+[ "$(grep -c '^".* ranks' "$work/c.svg")" -eq 21 ] || fail "bars of comm: $(cat "$work/c.svg")"
 cases=()
 for n in 2 4 8; do
     cases+=("barrier, $n ranks")
@@ -135,7 +136,8 @@ want_text "$plot" "plot \$decode with" "a plot of latency"
 grep -q '^33 [0-9.e-]* [0-9.e-]* [0-9.e-]*$' "$work/l.svg" || fail "no point for 33 tokens: $plot"
 weft_with_path "$work/bin:$PATH" bench throughput -m "$model" --prompts 2 --input 3 --output 2 --repeat 1 --plot "$work/l.svg"
 want_rc 0 "a plot of throughput"
-want_text "$(cat "$work/l.svg")" '"2 x (3 in, 2 out), tok/s" ' "bars"
+want_text "$(cat "$work/l.svg")" '"2 x (3 in, 2 out)" ' "bars"
+want_text "$(cat "$work/l.svg")" "set ylabel 'tok/s'" "bars"
 case $(cat "$work/l.svg") in *prefill*) fail "the old picture shows through" ;; esac
 touch "$work/bin/gnuplot.broken"
 # shellcheck disable=SC2086
