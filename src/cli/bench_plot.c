@@ -131,10 +131,9 @@ static void bars_write(FILE *f, const bench *b) {
             240 + 32 * b->n_case);
     fprintf(f,
             "set title 'weft bench %s'\nset ylabel '%s'\n%s\nset key off\n"
-            "set grid y\nset xtics rotate by 90 right\nset style fill solid 0.8\nset boxwidth 0.7\n"
-            "set pointintervalbox 0\n"
-            "plot $bars using 0:2:xtic(1) with boxes linecolor '#2060a0', "
-            "$bars using 0:2:3:4 with yerrorbars linecolor '#202020' pointtype 0\n",
+            "set grid y\nset xtics rotate by 90 right\nset style fill solid 0.8\n"
+            "set errorbars front linecolor '#202020'\n"
+            "plot $bars using 0:2:3:4:(0.7):xtic(1) with boxerrorbars linecolor '#2060a0'\n",
             b->kind->name,
             share  ? "percent of the limit"
             : time ? "microseconds of one"
