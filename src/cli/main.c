@@ -7,7 +7,7 @@
 
 /* In the order of --help. */
 static const cli_command *const commands[] = {
-    &cli_run,     &cli_check,    &cli_plan,       &cli_eval,
+    &cli_run,     &cli_check,    &cli_plan,       &cli_bench, &cli_eval,
     &cli_inspect, &cli_tokenize, &cli_completion, &cli_man,
 };
 enum { N_COMMAND = sizeof commands / sizeof *commands };

@@ -1,0 +1,27 @@
+/* What this machine can do at best, measured: the limits that a kernel's figure is held against.
+ * Not part of inference. */
+#ifndef WEFT_KERN_PEAK_H
+#define WEFT_KERN_PEAK_H
+
+#include "base/status.h"
+
+typedef enum kern_peak {
+    KERN_PEAK_INT8, /* int8 dot products in registers, GOP/s (a multiplication or an addition) */
+    KERN_PEAK_FMA,  /* fp32 fused multiply-add in registers, GFLOP/s */
+    KERN_PEAK_READ, /* reading memory that no cache holds, GB/s (10^9 bytes) */
+    KERN_N_PEAK
+} kern_peak;
+
+typedef struct kern_peaks kern_peaks;
+
+/* n_thread threads measure together. Takes a buffer of twice the last-level cache, at most 512 MiB
+ * and an eighth of the free memory. */
+weft_status kern_cpu_peaks_open(int32_t n_thread, kern_peaks **out, weft_error *err);
+void kern_peaks_close(kern_peaks *p); /* NULL is allowed */
+/* A measurement of about 20 ms, with the widest instructions of this machine that weft has
+ * measuring loops for. */
+double kern_peaks_measure(kern_peaks *p, kern_peak which);
+/* Reads the whole buffer, so that what was in the caches before is not. */
+void kern_peaks_evict(kern_peaks *p);
+
+#endif
