@@ -14,9 +14,11 @@
 #include "base/cgroup.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PATH_CAP = 4096, LINE_CAP = 8192 };
 
@@ -26,15 +28,42 @@ typedef struct search {
     void *user;
 } search;
 
-bool cgroup_read(const char *path, char *out, size_t cap) {
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
-        return false;
+bool cgroup_lines_open(cgroup_lines *l, const char *path) {
+    l->fd = open(path, O_RDONLY | O_CLOEXEC);
+    l->n = l->at = 0;
+    return l->fd >= 0;
+}
+
+bool cgroup_lines_next(cgroup_lines *l, char *out, size_t cap) {
+    bool any = false;
+    for (size_t len = 0;; any = true) {
+        if (l->at == l->n) {
+            ssize_t got = read(l->fd, l->buf, sizeof l->buf);
+            l->n = got > 0 ? (size_t)got : 0;
+            l->at = 0;
+        }
+        out[len] = '\0';
+        if (l->n == 0)
+            return any;
+        char c = l->buf[l->at++];
+        if (c == '\n')
+            return true;
+        if (len + 1 < cap)
+            out[len++] = c;
     }
-    size_t n = fread(out, 1, cap - 1, f);
-    fclose(f);
-    out[n] = '\0';
-    return n > 0;
+}
+
+void cgroup_lines_close(cgroup_lines *l) {
+    close(l->fd);
+}
+
+bool cgroup_read(const char *path, char *out, size_t cap) {
+    cgroup_lines l;
+    if (!cgroup_lines_open(&l, path))
+        return false;
+    bool any = cgroup_lines_next(&l, out, cap);
+    cgroup_lines_close(&l);
+    return any && out[0] != '\0';
 }
 
 bool cgroup_parse(const char *text, int64_t *out) {
@@ -65,13 +94,12 @@ static bool list_has(const char *list, const char *word) {
 static bool own_group(const search *s, bool v2, char out[PATH_CAP]) {
     char path[PATH_CAP], line[LINE_CAP];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", s->root);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
+    cgroup_lines l;
+    if (!cgroup_lines_open(&l, path)) {
         return false;
     }
     bool found = false;
-    while (!found && fgets(line, sizeof line, f) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
+    while (!found && cgroup_lines_next(&l, line, sizeof line)) {
         char *controllers = strchr(line, ':');
         char *group = controllers == NULL ? NULL : strchr(controllers + 1, ':');
         if (group == NULL) {
@@ -85,7 +113,7 @@ static bool own_group(const search *s, bool v2, char out[PATH_CAP]) {
             snprintf(out, PATH_CAP, "%.*s", PATH_CAP - 1, group);
         }
     }
-    fclose(f);
+    cgroup_lines_close(&l);
     return found;
 }
 
@@ -171,18 +199,18 @@ static void search_hierarchy(const search *s, bool v2) {
         return;
     }
     snprintf(path, sizeof path, "%s/proc/self/mountinfo", s->root);
-    FILE *f = fopen(path, "re");
-    if (f == NULL) {
+    cgroup_lines l;
+    if (!cgroup_lines_open(&l, path)) {
         return;
     }
-    while (fgets(line, sizeof line, f) != NULL) {
+    while (cgroup_lines_next(&l, line, sizeof line)) {
         mount m;
         if (parse_mount(line, &m) && strcmp(m.kind, v2 ? "cgroup2" : "cgroup") == 0 &&
             (v2 || list_has(m.options, s->controller))) {
             climb(s, &m, group, v2);
         }
     }
-    fclose(f);
+    cgroup_lines_close(&l);
 }
 
 void cgroup_walk(const char *root, const char *controller, cgroup_visit visit, void *user) {

@@ -19,12 +19,13 @@ static int64_t droppable(const char *folder, bool v2) {
     const char *key = v2 ? "inactive_file " : "total_inactive_file ";
     int64_t bytes = 0;
     snprintf(path, sizeof path, "%s/memory.stat", folder);
-    FILE *f = fopen(path, "re");
-    while (f && bytes == 0 && fgets(line, sizeof line, f))
+    cgroup_lines l;
+    if (!cgroup_lines_open(&l, path))
+        return 0;
+    while (bytes == 0 && cgroup_lines_next(&l, line, sizeof line))
         if (strncmp(line, key, strlen(key)) == 0 && !cgroup_parse(line + strlen(key), &bytes))
             break;
-    if (f)
-        fclose(f);
+    cgroup_lines_close(&l);
     return bytes;
 }
 
@@ -47,12 +48,13 @@ uint64_t memory_available(const char *root) {
     char path[PATH_CAP], line[128];
     unsigned long long kib = 0;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
-    FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
+    cgroup_lines l;
+    if (cgroup_lines_open(&l, path)) {
+        while (cgroup_lines_next(&l, line, sizeof line))
+            if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+                break;
+        cgroup_lines_close(&l);
+    }
     uint64_t left = kib ? (uint64_t)kib * 1024 : UINT64_MAX;
     cgroup_walk(root, "memory", look_at_group, &left);
     return left == UINT64_MAX ? 0 : left;

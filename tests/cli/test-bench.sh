@@ -101,7 +101,7 @@ if [ -z "$WEFT_SANITIZE" ]; then # reads large buffers, which takes long there
     want_rc 0 "kernels, table"
     want_text "$out" ", 1 thread; median of 1" "kernels, table"
     want_text "$(head -2 "$work/out")" "limit  share" "kernels, table"
-    [ "$(grep -c 'GFLOP/s .* %$' "$work/out")" -ge 8 ] || fail "shares of float layers: $out"
+    [ "$(grep -c ' %$' "$work/out")" -ge 20 ] || fail "a case without its share: $out"
     ! grep -q ' GOP/s .* %$' "$work/out" || fail "float weights have no int8 limit: $out"
 fi
 
