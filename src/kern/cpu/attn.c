@@ -103,7 +103,7 @@ static int32_t block_tokens(int32_t group) {
  * context has one page or two in each shard, too few to keep the fma units busy. */
 typedef struct page_walk {
     const kern_attn_fold *p;
-    const cpu_attn_isa *isa;
+    const cpu_fold *fold;
     const cpu_block *block;
     const int32_t *table;
     const uint8_t *pages; /* of the item's KV head */
@@ -145,27 +145,27 @@ static void score_batch(page_walk *w) {
         w->next += w->p->kv_shards;
     }
     if (w->n > 0)
-        w->isa->score(w->block, w->page, w->n);
+        w->fold->score(w->block, w->page, w->n);
 }
 
-static void fold_shard(page_walk *w, int32_t operand, const cpu_states *s) {
+static void fold_shard(page_walk *w, int32_t operand, cpu_states *s) {
     for (;;) {
         if (w->at == w->n)
             score_batch(w);
         if (w->n == 0 || w->page_operand[w->at] != operand)
             return;
-        w->isa->update(w->block, &w->page[w->at], w->at, s);
+        w->fold->update(w->block, &w->page[w->at], w->at, s);
         w->at++;
     }
 }
 
 static page_walk walk_pages(const fold_job *j, const kern_span *s, int32_t kv_head,
-                            const cpu_block *b, int32_t last_key) {
+                            const cpu_fold *fold, const cpu_block *b, int32_t last_key) {
     const kern_kv *kv = &j->p->kv;
     size_t head_bytes = 2 * CPU_PAGE * (size_t)kv->head_dim * kern_kv_elem(kv->type);
     int32_t end = last_key / CPU_PAGE + 1;
     return (page_walk){.p = j->p,
-                       .isa = j->dev->isa->attn,
+                       .fold = fold,
                        .block = b,
                        .table = (const int32_t *)cpu_ptr(j->p->tables) + s->table,
                        .pages = (const uint8_t *)cpu_ptr(kv->pages) + (size_t)kv_head * head_bytes,
@@ -189,71 +189,113 @@ static size_t states_floats(int32_t rows, int32_t stride) {
 
 static cpu_states states_at(float *at, int32_t rows, int32_t stride) {
     float *m = at + (size_t)rows * (size_t)stride;
-    return (cpu_states){.o = at, .m = m, .l = m + rows};
+    return (cpu_states){.o = at, .m = m, .l = m + rows, .empty = true};
 }
 
-static void states_clear(const cpu_states *s, int32_t rows, int32_t stride) {
-    memset(s->o, 0, (size_t)rows * (size_t)stride * sizeof *s->o);
-    for (int32_t r = 0; r < rows; r++) {
+void cpu_states_identity(const cpu_block *b, cpu_states *s) {
+    size_t rows = (size_t)cpu_round_up(b->n_row, 16);
+    memset(s->o, 0, rows * (size_t)b->o_stride * sizeof *s->o);
+    for (size_t r = 0; r < rows; r++) {
         s->m[r] = -INFINITY;
         s->l[r] = 0.0f;
     }
+    s->empty = false;
 }
 
-static void emit_node(const fold_job *j, const query_block *q, int32_t kv_head, int32_t node,
-                      const cpu_block *b, const cpu_states *s) {
+void cpu_states_emit(const cpu_block *b, const cpu_states *s, const cpu_nodes *to) {
     size_t d = (size_t)b->head_dim;
     for (int32_t r = 0; r < b->n_row; r++) {
-        int64_t token = (int64_t)q->span->q0 + q->tok + r / j->group - j->p->state_q0;
-        int64_t head = (int64_t)kv_head * j->group + r % j->group;
-        int64_t at = (token * j->p->n_head + head) * j->p->tree->n_emit + node;
-        float *to = (float *)cpu_ptr(j->p->state) + (size_t)at * (d + 2);
-        memcpy(to, s->o + (size_t)r * (size_t)b->o_stride, d * sizeof *to);
-        to[d] = s->m[r];
-        to[d + 1] = s->l[r];
+        float *node = cpu_node(b, to, r);
+        memcpy(node, s->o + (size_t)r * (size_t)b->o_stride, d * sizeof *node);
+        node[d] = s->m[r];
+        node[d + 1] = s->l[r];
     }
+}
+
+/* An empty side leaves the other as it is. */
+static void states_merge(const cpu_fold *fold, const cpu_block *b, cpu_states *to,
+                         cpu_states *from) {
+    if (from->empty)
+        return;
+    if (!to->empty) {
+        fold->merge(b, to, from);
+        return;
+    }
+    cpu_states other = *to;
+    *to = *from;
+    *from = other;
+}
+
+static void states_emit(const cpu_fold *fold, const cpu_block *b, cpu_states *s,
+                        const cpu_nodes *to) {
+    if (s->empty) {
+        cpu_states_identity(b, s);
+        cpu_states_emit(b, s, to);
+    } else {
+        fold->emit(b, s, to);
+    }
+}
+
+static cpu_block block_of(const fold_job *j, const query_block *q, int32_t kv_head,
+                          const int32_t *row_end) {
+    const kern_attn_fold *p = j->p;
+    size_t d = (size_t)p->kv.head_dim, q_row = (size_t)p->n_head * d;
+    return (cpu_block){.n_row = q->n_tok * j->group,
+                       .group = j->group,
+                       .head_dim = p->kv.head_dim,
+                       .o_stride = cpu_round_up(p->kv.head_dim, 16),
+                       .first_key = q->span->first_key,
+                       .row_end = row_end,
+                       .scale = p->scale,
+                       .type = p->kv.type,
+                       .q = (const float *)cpu_ptr(p->q) + (size_t)(q->span->q0 + q->tok) * q_row +
+                            (size_t)kv_head * (size_t)j->group * d,
+                       .q_stride = q_row};
+}
+
+/* Where node 0 of the block goes. */
+static cpu_nodes nodes_of(const fold_job *j, const query_block *q, int32_t kv_head) {
+    const kern_attn_fold *p = j->p;
+    size_t node = (size_t)p->kv.head_dim + 2, head = (size_t)p->tree->n_emit * node;
+    size_t token = (size_t)(q->span->q0 + q->tok - p->state_q0);
+    float *at = cpu_ptr(p->state);
+    return (cpu_nodes){.at = at + (token * (size_t)p->n_head + (size_t)kv_head * (size_t)j->group) *
+                                      head,
+                       .token_stride = (size_t)p->n_head * head,
+                       .head_stride = head};
 }
 
 static void fold_item(const fold_job *j, const query_block *q, int32_t kv_head, float *scratch) {
     const kern_attn_fold *p = j->p;
-    int32_t d = p->kv.head_dim, stride = cpu_round_up(d, 16), n_row = q->n_tok * j->group;
-    int32_t rows = cpu_round_up(n_row, 4), pos = q->span->pos + q->tok;
-    size_t q_row = (size_t)p->n_head * (size_t)d;
-    float *stack = scratch + row_end_floats(rows);
-
     int32_t *row_end = (int32_t *)(void *)scratch;
+    cpu_block b = block_of(j, q, kv_head, row_end);
+    int32_t rows = cpu_round_up(b.n_row, 16), pos = q->span->pos + q->tok;
     for (int32_t r = 0; r < rows; r++)
-        row_end[r] = r < n_row ? pos + r / j->group + 1 : 0;
-    cpu_block b = {.n_row = n_row,
-                   .group = j->group,
-                   .head_dim = d,
-                   .o_stride = stride,
-                   .first_key = q->span->first_key,
-                   .row_end = row_end,
-                   .scale = p->scale,
-                   .type = p->kv.type,
-                   .q = (const float *)cpu_ptr(p->q) + (size_t)(q->span->q0 + q->tok) * q_row +
-                        (size_t)kv_head * (size_t)j->group * (size_t)d,
-                   .q_stride = q_row,
-                   .work = stack + TREE_MAX_DEPTH * states_floats(rows, stride)};
+        row_end[r] = r < b.n_row ? pos + r / j->group + 1 : 0;
+    float *stack = scratch + row_end_floats(rows);
+    size_t one = states_floats(rows, b.o_stride);
+    b.work = stack + TREE_MAX_DEPTH * one;
     const cpu_attn_isa *isa = j->dev->isa->attn;
-    isa->begin(&b);
-    page_walk w = walk_pages(j, q->span, kv_head, &b, pos + q->n_tok - 1);
+    const cpu_fold *fold = b.n_row <= isa->few_rows ? isa->few : isa->many;
+    fold->begin(&b);
+    page_walk w = walk_pages(j, q->span, kv_head, fold, &b, pos + q->n_tok - 1);
 
     cpu_states s[TREE_MAX_DEPTH];
     for (int32_t i = 0; i < TREE_MAX_DEPTH; i++)
-        s[i] = states_at(stack + (size_t)i * states_floats(rows, stride), rows, stride);
-    int32_t depth = 0, node = 0;
+        s[i] = states_at(stack + (size_t)i * one, rows, b.o_stride);
+    cpu_nodes to = nodes_of(j, q, kv_head);
+    int32_t depth = 0;
     for (int32_t i = 0; i < p->tree->n_op; i++) {
         int32_t op = p->tree->op[i];
         if (op >= 0) {
-            states_clear(&s[depth], rows, stride);
+            s[depth].empty = true;
             fold_shard(&w, op, &s[depth++]);
         } else if (op == TREE_ADD) {
             depth--;
-            isa->merge(&s[depth - 1], &s[depth], n_row, d, stride);
+            states_merge(fold, &b, &s[depth - 1], &s[depth]);
         } else {
-            emit_node(j, q, kv_head, node++, &b, &s[--depth]);
+            states_emit(fold, &b, &s[--depth], &to);
+            to.at += b.head_dim + 2;
         }
     }
 }
@@ -300,9 +342,7 @@ static void finish_head(const finish_job *j, int32_t t, int32_t h, float *stack,
             top += node;
         } else if (op == TREE_ADD) {
             top -= node;
-            cpu_states a = {.o = top - node, .m = top - 2, .l = top - 1};
-            cpu_states b = {.o = top, .m = top + d, .l = top + d + 1};
-            isa->merge(&a, &b, 1, p->head_dim, p->head_dim);
+            isa->merge_row(top - node, top - 2, top - 1, top, top[d], top[d + 1], p->head_dim);
         } else {
             top -= node;
             isa->divide(top, top[d + 1], p->head_dim, out);
