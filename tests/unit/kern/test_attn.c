@@ -149,6 +149,34 @@ static void rows_do_not_see_each_other(void **state) {
     }
 }
 
+/* Long contexts of few decoding rows: items are cut along the tree, and whoever is last joins. */
+static void long_decodes_are_cut(void **state) {
+    (void)state;
+    world_rng r = {404};
+    for (int32_t round = 0; round < 12; round++) {
+        world w = {.type = (kern_kv_type)(round % 3), .n_kv = rng_int(&r, 1, 3), .head_dim = 32};
+        w.group = groups[rng_int(&r, 0, 6)];
+        w.kv_shards = round % 4 ? 16 : 4;
+        w.n_req = rng_int(&r, 1, 2);
+        for (int32_t i = 0; i < w.n_req; i++) {
+            w.len[i] = rng_int(&r, 250, 700);
+            w.n_new[i] = 1;
+        }
+        world_fill(&w, &r);
+        float *want = reference(&w);
+        check_oracle(&w, want, 1e-5);
+        for (int32_t dcp = 1; dcp <= 4; dcp++)
+            for (int32_t n_thread = 2; n_thread <= 5; n_thread++)
+                for (size_t l = 0; l < N_LEVEL; l++) {
+                    world_run run = {.isa = levels[l], .n_thread = n_thread, .dcp = dcp};
+                    if (has_level(levels[l]))
+                        check_same(&w, &run, want);
+                }
+        free(want);
+        world_free(&w);
+    }
+}
+
 static float *attend(const world *w, const char *isa) {
     float *out = world_floats(world_out_floats(w));
     world_run run = {.isa = isa, .n_thread = 1, .dcp = 1};
@@ -752,6 +780,7 @@ int main(void) {
         cmocka_unit_test(every_cut_gives_the_same_bits),
         cmocka_unit_test(every_dcp_gives_the_same_bits),
         cmocka_unit_test(rows_do_not_see_each_other),
+        cmocka_unit_test(long_decodes_are_cut),
         cmocka_unit_test(unseen_keys_are_never_used),
         cmocka_unit_test(nan_scores_stay_in_their_row),
         cmocka_unit_test(extreme_scores),
