@@ -170,6 +170,7 @@ weft_status model_weights_pack(model_weights *w, int32_t n_thread,
     rope_fill(w, rope, ROPE_ROWS);
     team_float_mode_restore(clients);
     team_close(job.threads);
+    load_forget_pages(w->file);
 undo_lists:
     free(rope);
     free(job.first);
