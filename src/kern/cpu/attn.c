@@ -131,7 +131,7 @@ typedef struct page_walk {
     const cpu_block *block;
     const int32_t *table;
     const uint8_t *pages; /* of the item's KV head */
-    size_t page_bytes;
+    size_t page_stride;
     int32_t first, end;    /* logical pages that hold a key which some row sees */
     int32_t operand, next; /* next logical page to look at; -1: the shard's first */
     int32_t n, at;         /* the batch and the place in it */
@@ -163,7 +163,7 @@ static void score_batch(page_walk *w) {
             w->next = -1;
             continue;
         }
-        w->page[w->n] = (cpu_page){.k = w->pages + (size_t)w->table[w->next] * w->page_bytes,
+        w->page[w->n] = (cpu_page){.k = w->pages + (size_t)w->table[w->next] * w->page_stride,
                                    .key0 = w->next * CPU_PAGE};
         w->page_operand[w->n++] = w->operand;
         w->next += w->kv_shards;
@@ -193,7 +193,7 @@ static page_walk walk_pages(const fold_job *j, const kern_span *s, int32_t kv_he
                        .block = b,
                        .table = (const int32_t *)cpu_ptr(j->p->tables) + s->table,
                        .pages = (const uint8_t *)cpu_ptr(kv->pages) + (size_t)kv_head * head_bytes,
-                       .page_bytes = (size_t)kv->n_kv_head * head_bytes,
+                       .page_stride = kv->page_stride,
                        .first = s->first_key / CPU_PAGE,
                        .end = end < s->n_page ? end : s->n_page,
                        .next = -1};
@@ -529,7 +529,7 @@ static void store_thread(void *arg, int32_t thread, int32_t n_thread) {
             continue;
         const uint8_t *k = (const uint8_t *)cpu_ptr(p->wire) + (size_t)i * 2 * n_head * head_bytes;
         size_t page = (size_t)(slots[i] / CPU_PAGE);
-        uint8_t *at = (uint8_t *)cpu_ptr(p->kv.pages) + page * n_head * 2 * CPU_PAGE * head_bytes;
+        uint8_t *at = (uint8_t *)cpu_ptr(p->kv.pages) + page * p->kv.page_stride;
         for (size_t h = 0; h < n_head; h++)
             store_head(p->kv.type, p->kv.head_dim, slots[i] % CPU_PAGE, k + h * head_bytes,
                        k + (n_head + h) * head_bytes, at + h * 2 * CPU_PAGE * head_bytes);
@@ -555,14 +555,11 @@ static void pack_thread(void *arg, int32_t thread, int32_t n_thread) {
     int32_t to = cpu_share(j->p->n, thread + 1, n_thread);
     for (int32_t i = cpu_share(j->p->n, thread, n_thread); i < to; i++)
         memcpy((uint8_t *)cpu_ptr(j->p->out) + (size_t)i * j->page_bytes,
-               from + (size_t)pages[i] * j->page_bytes, j->page_bytes);
+               from + (size_t)pages[i] * j->p->from.page_stride, j->page_bytes);
 }
 
 void cpu_kv_pack(kern_dev *dev, const kern_kv_pack *p) {
-    size_t elem = kern_kv_elem(p->from.type);
-    pack_job j = {.p = p,
-                  .page_bytes =
-                      (size_t)p->from.n_kv_head * 2 * CPU_PAGE * (size_t)p->from.head_dim * elem};
+    pack_job j = {.p = p, .page_bytes = kern_kv_page_bytes(&p->from)};
     if ((int64_t)j.page_bytes * p->n < CPU_SMALL)
         pack_thread(&j, 0, 1);
     else

@@ -612,7 +612,8 @@ static void store_writes_its_slots_only(void **state) {
         world_fill(&w, &r);
         int32_t n = round < 12 ? rng_int(&r, 0, 3) : 60, n_page = 5;
         size_t row = (size_t)w.n_kv * (size_t)w.head_dim * 2 * kern_kv_elem(w.type);
-        size_t page_bytes = row * 16, pool_bytes = (size_t)n_page * page_bytes;
+        size_t page_bytes = row * 16, stride = page_bytes + (size_t)(round % 2 ? 64 : 0);
+        size_t pool_bytes = (size_t)n_page * stride;
         uint8_t *wire = malloc((size_t)n * row + 1), *pool = malloc(pool_bytes);
         uint8_t *want = malloc(pool_bytes), *packed = malloc(3 * page_bytes);
         int32_t slots[60];
@@ -627,7 +628,7 @@ static void store_writes_its_slots_only(void **state) {
             for (int32_t e = 0; slots[i] >= 0 && e < 2 * w.n_kv * w.head_dim; e++) {
                 bool value = e >= w.n_kv * w.head_dim;
                 int32_t head = e / w.head_dim % w.n_kv;
-                memcpy(want + (size_t)(slots[i] / 16) * page_bytes +
+                memcpy(want + (size_t)(slots[i] / 16) * stride +
                            key_byte(&w, head, slots[i] % 16, e % w.head_dim, value),
                        wire + (size_t)i * row + (size_t)e * elem, elem);
             }
@@ -638,7 +639,7 @@ static void store_writes_its_slots_only(void **state) {
         kern_limits limits = {.max_rows = 64, .max_in = 64, .max_head_dim = 128, .max_group = 1};
         assert_int_equal(t->open(3, &limits, &dev, NULL), WEFT_OK);
         memset(pool, 0xff, pool_bytes);
-        kern_kv_store s = {.kv = {w.type, w.n_kv, w.head_dim, {(uintptr_t)pool}},
+        kern_kv_store s = {.kv = {w.type, w.n_kv, w.head_dim, stride, {(uintptr_t)pool}},
                            .n = n,
                            .wire = {(uintptr_t)wire},
                            .slots = {(uintptr_t)slots}};
@@ -650,7 +651,7 @@ static void store_writes_its_slots_only(void **state) {
         t->drain(dev);
         assert_memory_equal(pool, want, pool_bytes);
         for (size_t i = 0; i < 3; i++)
-            assert_memory_equal(packed + i * page_bytes, want + (size_t)pages[i] * page_bytes,
+            assert_memory_equal(packed + i * page_bytes, want + (size_t)pages[i] * stride,
                                 page_bytes);
         t->close(dev);
         free(wire);
@@ -688,7 +689,7 @@ static void high_pages_are_reached(void **state) {
         assert_int_equal(t->open(1, &limits, &dev, NULL), WEFT_OK);
         int32_t slot = high * 16, table[1] = {high};
         kern_span span = {.q0 = 0, .len = 1, .pos = 0, .table = 0, .n_page = 1};
-        kern_kv kv = {KERN_KV_F16, KV, D, {(uintptr_t)pool}};
+        kern_kv kv = {KERN_KV_F16, KV, D, page_bytes, {(uintptr_t)pool}};
         kern_kv_store s = {
             .kv = kv, .n = 1, .wire = {(uintptr_t)wire}, .slots = {(uintptr_t)&slot}};
         t->kv_store(dev, &s);
@@ -745,7 +746,7 @@ static void spans_at_the_edge(void **state) {
         };
         tree_prog tree;
         tree_cover(16, 0, 16, &tree);
-        kern_attn_fold f = {.kv = {KERN_KV_F32, 1, 4, {(uintptr_t)pages}},
+        kern_attn_fold f = {.kv = {KERN_KV_F32, 1, 4, 2 * 16 * 4 * 4, {(uintptr_t)pages}},
                             .n_head = 1,
                             .scale = 1.0f,
                             .q = {(uintptr_t)q},
