@@ -15,7 +15,7 @@
 typedef struct record {
     const char *name, *key; /* key NULL: no number */
     int64_t begin, end;     /* CLOCK_MONOTONIC, ns */
-    int32_t value, depth;   /* depth: spans around it */
+    int32_t value;
 } record;
 
 typedef struct process process;
@@ -140,18 +140,17 @@ void trace_take(trace *t, int32_t i) {
 
 /* ---- recording ---- */
 
-static void add(trace_lane *l, const char *name, int64_t begin, int64_t end, const trace_state *at,
-                int32_t depth) {
+static void add(trace_lane *l, const char *name, int64_t begin, int64_t end) {
     if (l->n == l->cap) {
         l->n_lost++;
         return;
     }
-    l->record[l->n++] = (record){name, at->key, begin, end, at->value, depth};
+    l->record[l->n++] = (record){name, l->now.key, begin, end, l->now.value};
 }
 
 static void phase_end(trace_lane *l, int64_t now) {
     if (l->now.phase != NULL) {
-        add(l, l->now.phase, l->now.phase_begin, now, &l->now, l->now.depth);
+        add(l, l->now.phase, l->now.phase_begin, now);
         l->now.phase = NULL;
     }
 }
@@ -161,12 +160,11 @@ void trace_lane_begin(trace_lane *l, const char *name, const char *key, int32_t 
     int64_t now = wait_now_ns();
     phase_end(l, now);
     *out = (trace_span){l, name, now, l->now};
-    l->now = (trace_state){.key = key, .value = value, .depth = l->now.depth + 1};
+    l->now = (trace_state){.key = key, .value = value};
 }
 
 void trace_lane_begin_wait(trace_lane *l, const char *name, trace_span *out) {
     *out = (trace_span){l, name, wait_now_ns(), l->now};
-    l->now.depth += 1 + (l->now.phase != NULL);
     l->now.phase = NULL;
 }
 
@@ -174,7 +172,7 @@ void trace_lane_end(const trace_span *t) {
     trace_lane *l = t->lane;
     int64_t now = wait_now_ns();
     phase_end(l, now);
-    add(l, t->name, t->begin, now, &l->now, l->now.depth - 1);
+    add(l, t->name, t->begin, now);
     l->now = t->outer;
 }
 
@@ -198,21 +196,26 @@ void trace_lane_begin_work(const trace_work *w, int32_t thread, trace_span *out)
 
 /* ---- the file ---- */
 
-/* By begin, outer spans before inner ones, as viewers nest spans that begin at one time. */
+/* By begin, and of those that begin at one time the longest first: it is around the others. */
 static int compare(const void *a_, const void *b_) {
     const record *a = a_, *b = b_;
     if (a->begin != b->begin) {
         return a->begin < b->begin ? -1 : 1;
     }
-    if (a->depth != b->depth) {
-        return a->depth < b->depth ? -1 : 1;
-    }
-    return (a->end > b->end) - (a->end < b->end);
+    return (a->end < b->end) - (a->end > b->end);
 }
 
 /* Times in the file are microseconds. */
-static void time_write(FILE *f, const char *name, int64_t ns) {
-    fprintf(f, ",\"%s\":%lld.%03lld", name, (long long)(ns / 1000), (long long)(ns % 1000));
+static void record_write(FILE *f, const record *r, int64_t zero, int32_t pid, int32_t tid) {
+    long long begin = r->begin - zero, dur = r->end - r->begin;
+    fprintf(f,
+            ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%lld.%03lld,"
+            "\"dur\":%lld.%03lld",
+            r->name, pid, tid, begin / 1000, begin % 1000, dur / 1000, dur % 1000);
+    if (r->key != NULL) {
+        fprintf(f, ",\"args\":{\"%s\":%d}", r->key, r->value);
+    }
+    fputc('}', f);
 }
 
 static void lane_write(FILE *f, const trace *t, int32_t pid, int32_t tid) {
@@ -230,14 +233,7 @@ static void lane_write(FILE *f, const trace *t, int32_t pid, int32_t tid) {
             pid, tid, tid);
     qsort(l->record, (size_t)l->n, sizeof *l->record, compare);
     for (int32_t i = 0; i < l->n; i++) {
-        const record *r = &l->record[i];
-        fprintf(f, ",\n{\"ph\":\"X\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d", r->name, pid, tid);
-        time_write(f, "ts", r->begin - t->begin);
-        time_write(f, "dur", r->end - r->begin);
-        if (r->key != NULL) {
-            fprintf(f, ",\"args\":{\"%s\":%d}", r->key, r->value);
-        }
-        fputc('}', f);
+        record_write(f, &l->record[i], t->begin, pid, tid);
     }
 }
 

@@ -52,7 +52,7 @@ typedef struct trace_state {
     const char *phase; /* NULL: none */
     int64_t phase_begin;
     const char *key; /* NULL: no number */
-    int32_t value, depth;
+    int32_t value;
 } trace_state;
 
 typedef struct trace_span {
