@@ -108,6 +108,11 @@ typedef struct weft_engine_params {
     /* Level of the kernels; "auto": the best of this machine; NULL: what the environment variable
      * WEFT_ISA says, else "auto". */
     const char *isa;
+    /* NULL: none; else weft_engine_close writes to this file, in Chrome's trace format, what each
+     * thread of each rank did and waited for. A thread keeps its first trace_spans spans, 40 bytes
+     * each. */
+    const char *trace_path;
+    int32_t trace_spans;
     const char
         *fault; /* NULL: none; a name of weft_fault_name: plants a fault, for tests of the checks */
     bool hash_logits; /* events carry the hash of their logits row */
@@ -128,8 +133,9 @@ const char *weft_fault_name(int32_t i);
  * until weft_engine_close. */
 weft_status weft_engine_open(weft_model *model, const weft_engine_params *params, weft_engine **out,
                              weft_error *err);
-/* Cancels what runs, stops the ranks, frees everything. NULL is allowed. */
-void weft_engine_close(weft_engine *engine);
+/* Cancels what runs, stops the ranks, frees everything. NULL is allowed. WEFT_ERR_IO, also logged,
+ * when the trace could not be written, else WEFT_OK. */
+weft_status weft_engine_close(weft_engine *engine);
 
 /* The numerics identity, for instance "exact/P16/V16/L6-12/kv-f16". Borrowed. */
 const char *weft_engine_identity(const weft_engine *engine);

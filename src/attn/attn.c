@@ -2,6 +2,8 @@
  * of every step, with counts from the batch alone; ranks without rows take part with zeros. */
 #include "attn/attn.h"
 
+#include "base/trace.h"
+
 static kern_mem block_at(kern_mem block, int32_t i) {
     return kern_at(block, (size_t)i * sizeof(int32_t));
 }
@@ -84,6 +86,7 @@ static weft_status deliver(attn_rank *a, const batch_local *b, kern_mem block, k
         sn[m] = (size_t)b->kv_send_n[m] * w, sa[m] = (size_t)b->kv_send_at[m] * w;
         rn[m] = (size_t)b->kv_recv_n[m] * w, ra[m] = (size_t)b->kv_recv_at[m] * w;
     }
+    trace_phase("exchange K/V");
     weft_status s =
         a->comm->v->all_to_all_v(a->comm, COMM_PCP, a->wire_send, sn, sa, a->wire_recv, rn, ra);
     if (s != WEFT_OK)
@@ -92,6 +95,7 @@ static weft_status deliver(attn_rank *a, const batch_local *b, kern_mem block, k
                            .n = b->n_recv,
                            .wire = a->wire_recv,
                            .slots = block_at(block, b->at_slot)};
+    trace_phase("cache write");
     a->k->kv_store(a->dev, &store);
     if (a->fault == ATTN_FAULT_WRITE_TWICE && store.n > 1) {
         store.n--, store.slots = block_at(block, b->at_slot + 1);
@@ -118,6 +122,7 @@ static weft_status pass_q(attn_rank *a, const batch_local *b, kern_mem block, ke
     size_t sn[TOPO_MAX_WORLD], sa[TOPO_MAX_WORLD], rn[TOPO_MAX_WORLD], ra[TOPO_MAX_WORLD];
     for (int32_t m = 0; m < dcp; m++)
         sn[m] = (size_t)b->q_n[m] * q_bytes(a), sa[m] = (size_t)b->q_at[m] * q_bytes(a);
+    trace_phase("gather queries");
     weft_status s = a->comm->v->all_gather_v(a->comm, COMM_DCP, a->q, sn, sa);
     if (s != WEFT_OK)
         return s;
@@ -126,6 +131,7 @@ static weft_status pass_q(attn_rank *a, const batch_local *b, kern_mem block, ke
     f.n_span = b->n_span, f.spans = block_at(block, b->at_span);
     f.shard0 = a->topo->shard_cut[self], f.tree = &a->cover;
     f.state_q0 = 0, f.state = a->state;
+    trace_phase("attention");
     a->k->attn_fold(a->dev, &f);
 
     size_t own = (size_t)a->n_head * (size_t)a->cover.n_emit * state_bytes(a), at = 0;
@@ -137,6 +143,7 @@ static weft_status pass_q(attn_rank *a, const batch_local *b, kern_mem block, ke
         rn[m] = other ? theirs : 0, ra[m] = at;
         at += rn[m];
     }
+    trace_phase("exchange states");
     return a->comm->v->all_to_all_v(a->comm, COMM_DCP, a->state, sn, sa, a->state_recv, rn, ra);
 }
 
@@ -150,10 +157,12 @@ static weft_status pass_kv(attn_rank *a, const batch_local *b, const batch_round
         sn[m] = (size_t)r->send_n[m] * p, sa[m] = (size_t)r->send_at[m] * p;
         rn[m] = (size_t)r->recv_n[m] * p, ra[m] = (size_t)r->recv_at[m] * p;
     }
+    trace_phase("pack pages");
     a->k->kv_pack(a->dev, &(kern_kv_pack){.from = kv_view(a, pages, a->page_stride),
                                           .n = r->n_send,
                                           .pages = block_at(block, r->at_send),
                                           .out = a->page_send});
+    trace_phase("exchange pages");
     weft_status s =
         a->comm->v->all_to_all_v(a->comm, COMM_DCP, a->page_send, sn, sa, a->page_recv, rn, ra);
     if (s != WEFT_OK)
@@ -162,6 +171,7 @@ static weft_status pass_kv(attn_rank *a, const batch_local *b, const batch_round
     f.n_span = r->n_span, f.spans = block_at(block, r->at_span);
     f.shard0 = 0, f.tree = &a->whole;
     f.state_q0 = b->n_gather, f.state = a->state_kv;
+    trace_phase("attention");
     a->k->attn_fold(a->dev, &f);
     return WEFT_OK;
 }
@@ -191,6 +201,7 @@ static void finish(attn_rank *a, const batch_local *b, kern_act out) {
                           .node_stride = stride,
                           .row0 = 0,
                           .out = out};
+    trace_phase("finish");
     a->k->attn_finish(a->dev, &f);
     if (b->n_round == 0)
         return;

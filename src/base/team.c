@@ -4,7 +4,7 @@
  *           waits until n_busy is 0
  *   helper  waits for a new generation (acquire); runs; n_busy-- (release); the last one wakes
  *
- * fn and arg are plain fields: the generation word orders them for the helpers, n_busy orders their
+ * fn, arg and work are plain fields: the generation word orders them for the helpers, n_busy orders their
  * work before the owner's return. Each word that is written often has a cache line of its own. */
 #include "base/team.h"
 
@@ -17,6 +17,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "base/trace.h"
 #include "base/wait.h"
 
 enum {
@@ -41,6 +42,7 @@ struct team {
     bool stop;
     team_fn fn;
     void *arg;
+    trace_work work; /* what the owner is at */
     helper *helpers; /* [n_thread - 1] */
 };
 
@@ -85,13 +87,17 @@ static void *helper_main(void *arg) {
     team *t = h->t;
     team_set_float_mode();
     for (uint32_t seen = 0;;) {
+        trace_span wait = trace_begin_wait("wait: work");
         wait_while_equal(&t->generation, seen, INT64_MAX);
+        trace_end(&wait);
         seen++;
         if (t->stop) {
             return NULL;
         }
         keep_float_mode();
+        trace_span work = trace_begin_work(&t->work, h->i);
         t->fn(t->arg, h->i, t->n_thread);
+        trace_end(&work);
         if (atomic_fetch_sub_explicit(&t->n_busy, 1, memory_order_acq_rel) == 1) {
             wait_wake_all(&t->n_busy);
         }
@@ -162,6 +168,19 @@ int32_t team_size(const team *t) {
     return t->n_thread;
 }
 
+static void wait_for_helpers(team *t) {
+    uint32_t busy = atomic_load_explicit(&t->n_busy, memory_order_acquire);
+    if (busy == 0) {
+        return;
+    }
+    trace_span wait = trace_begin_wait("wait: helpers");
+    while (busy != 0) {
+        wait_while_equal(&t->n_busy, busy, INT64_MAX);
+        busy = atomic_load_explicit(&t->n_busy, memory_order_acquire);
+    }
+    trace_end(&wait);
+}
+
 void team_run(team *t, team_fn fn, void *arg) {
     team_set_float_mode();
     atomic_store_explicit(&t->next, 0, memory_order_relaxed);
@@ -171,12 +190,11 @@ void team_run(team *t, team_fn fn, void *arg) {
     }
     t->fn = fn;
     t->arg = arg;
+    t->work = trace_work_here();
     atomic_store_explicit(&t->n_busy, (uint32_t)t->n_thread - 1, memory_order_relaxed);
     release_helpers(t);
     fn(arg, 0, t->n_thread);
-    for (uint32_t busy; (busy = atomic_load_explicit(&t->n_busy, memory_order_acquire)) != 0;) {
-        wait_while_equal(&t->n_busy, busy, INT64_MAX);
-    }
+    wait_for_helpers(t);
 }
 
 /* A thread that comes too late adds one more to `next`, which stays far below overflow: at most one

@@ -73,6 +73,7 @@ static const option_section sections[] = {
     {"Bench", own_options, 0},
     {"Topology", cli_topology_options, offsetof(bench_values, engine)},
     {"Engine", cli_engine_options, offsetof(bench_values, engine)},
+    {"Trace", cli_trace_options, offsetof(bench_values, engine)},
     {NULL, NULL, 0},
 };
 
@@ -128,6 +129,7 @@ static weft_status unused_check(const bench_kind *kind, const bench_values *v, w
         {"--kv-pages", "tl", p->kv_pages != q->kv_pages},
         {"--cp-exchange", "tl", p->exchange != q->exchange},
         {"--cp-min-split", "tl", p->cp_min_split != q->cp_min_split},
+        {"--trace", "tl", p->trace_path != NULL},
     };
     for (size_t i = 0; i < sizeof rule / sizeof *rule; i++)
         if (rule[i].given && !strchr(rule[i].kinds, kind->name[0]))
@@ -212,6 +214,7 @@ static int run(const void *v_, const option_list *args) {
         bench_print_table(&b);
     bench_plot_close(&plot);
     kind->close(&b);
+    rc = rc == 0 ? status_exit_code(b.closed) : rc;
     free(b.cases);
     return rc;
 }

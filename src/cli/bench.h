@@ -56,7 +56,8 @@ struct bench {
     int32_t n_case;
     const char *isa; /* static, or alive until close */
     int32_t n_thread;
-    void *body; /* the kind's own */
+    weft_status closed; /* by close: could the trace be written? */
+    void *body;         /* the kind's own */
 };
 
 /* The next case, zeroed but for the arguments; WEFT_ERR_USAGE when there are too many. */

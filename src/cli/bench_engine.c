@@ -78,7 +78,7 @@ static void runs_close(bench *b) {
     runs *r = b->body;
     if (!r)
         return;
-    weft_engine_close(r->engine);
+    b->closed = weft_engine_close(r->engine);
     weft_model_close(r->model);
     free(r->ids);
     free(r->request);

@@ -1,5 +1,6 @@
 #include "cli/common.h"
 
+#include "base/trace.h"
 #include "topo/topo.h"
 
 const option cli_model_options[] = {
@@ -109,6 +110,25 @@ const option cli_engine_options[] = {
      .help = "prompts with fewer new tokens stay on one rank",
      .min = 1,
      .max = INT32_MAX},
+    {.names = NULL},
+};
+
+const option cli_trace_options[] = {
+    {.names = "--trace",
+     .type = OPTION_STRING,
+     AT(trace_path),
+     .metavar = "FILE",
+     .help = "writes what each thread of each rank did and waited for, by step, layer and phase; "
+             "ui.perfetto.dev opens it",
+     .zero = "none"},
+    {.names = "--trace-spans",
+     .type = OPTION_COUNT,
+     AT(trace_spans),
+     .metavar = "N",
+     .help = "spans that a thread keeps, 40 bytes each; what comes after them is counted and lost",
+     .min = 1,
+     .max = TRACE_SPANS_MAX,
+     .needs = "--trace"},
     {.names = NULL},
 };
 #undef AT

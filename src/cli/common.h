@@ -13,6 +13,8 @@ extern const option cli_model_options[];
 /* Over weft_engine_params; defaults: weft_engine_params_default. Topology is apart because commands
  * that take a list of topologies leave it out. */
 extern const option cli_topology_options[], cli_engine_options[];
+/* Of the commands that run one engine. */
+extern const option cli_trace_options[];
 
 /* Over cli_generation. */
 typedef struct cli_generation {

@@ -66,6 +66,7 @@ static const option_section sections[] = {
     {"Generation", cli_generation_options, offsetof(values, generation)},
     {"Topology", cli_topology_options, offsetof(values, engine)},
     {"Engine", cli_engine_options, offsetof(values, engine)},
+    {"Trace", cli_trace_options, offsetof(values, engine)},
     {NULL, NULL, 0},
 };
 
@@ -267,7 +268,8 @@ static int run(const void *v_, const option_list *args) {
     int rc = open_all(&s, &err) == WEFT_OK ? stream(&s) : cli_fail(&err);
     if (s.v->stats && s.n_token > 0)
         stats_print(&s);
-    weft_engine_close(s.engine);
+    weft_status closed = weft_engine_close(s.engine);
+    rc = rc == 0 ? status_exit_code(closed) : rc;
     weft_model_close(s.model);
     free(s.ids);
     return rc;

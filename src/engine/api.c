@@ -1,4 +1,5 @@
 /* The public calls that are not the request queue: model, text, engine open and close. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,6 +133,25 @@ static weft_status open_shared(weft_engine *e, weft_error *err) {
     return st;
 }
 
+/* Before the weights are packed: a file that cannot be written is told at once. */
+static weft_status open_trace(weft_engine *e, weft_error *err) {
+    const engine_setup *s = &e->setup;
+    if (!s->p.trace_path)
+        return WEFT_OK;
+    weft_status st = trace_open(s->p.trace_path, s->world, s->p.trace_spans, &e->trace, err);
+    for (int32_t r = 0; r < s->world && st == WEFT_OK; r++) {
+        int32_t n_thread = engine_setup_threads(s, r);
+        char label[64];
+        topo t;
+        topo_init(&s->model, s->sizes, r, &t);
+        snprintf(label, sizeof label, "rank %d (t%d p%d d%d)", r, t.t, t.c, t.dcp_rank);
+        st = engine_memory_plan(e, trace_bytes(n_thread, s->p.trace_spans), err);
+        if (st == WEFT_OK)
+            st = trace_process_open(e->trace, r, n_thread, label, err);
+    }
+    return st;
+}
+
 static weft_status start_ranks(weft_engine *e, weft_error *err) {
     int32_t world = e->setup.world;
     e->rank = calloc((size_t)world, sizeof *e->rank);
@@ -158,44 +178,10 @@ static weft_status start_ranks(weft_engine *e, weft_error *err) {
     return WEFT_OK;
 }
 
-weft_status weft_engine_open(weft_model *model, const weft_engine_params *params, weft_engine **out,
-                             weft_error *err) {
-    weft_engine *e = calloc(1, sizeof *e);
-    if (!e)
-        return error_set(err, WEFT_ERR_MEMORY, "no memory for an engine");
-    e->model = model;
-    weft_status s = engine_setup_make(model->file, params, &e->setup, err);
-    if (s != WEFT_OK) {
-        free(e);
-        return s;
-    }
-    e->setup.p.isa = e->setup.k->isa; /* static text: the caller's may go away */
-    e->fault = engine_fault_find(params->fault);
-    e->setup.p.fault = NULL;
-    s = open_shared(e, err);
-    if (s == WEFT_OK)
-        s = start_ranks(e, err);
-    if (s != WEFT_OK) {
-        weft_engine_close(e);
-        return s;
-    }
-    log_info(
-        "%s on %d ranks (tp %d, pcp %d, dcp %d), %d threads, %s, %d pages of %d tokens per rank",
-        e->setup.identity, e->setup.world, e->setup.sizes.tp, e->setup.sizes.pcp,
-        e->setup.sizes.dcp, e->setup.p.n_thread, e->setup.k->isa, e->setup.p.kv_pages,
-        e->setup.caps.page_tokens);
-    int32_t capacity = kv_capacity_tokens(e->kv);
-    if (capacity < e->setup.p.max_model_len)
-        log_warn("the cache holds %d tokens of one request, fewer than --max-model-len %d: longer "
-                 "answers end there",
-                 capacity, e->setup.p.max_model_len);
-    *out = e;
-    return WEFT_OK;
-}
-
-void weft_engine_close(weft_engine *e) {
-    if (!e)
-        return;
+/* Stops the ranks and frees all but the trace, which nobody writes to any more and which is the
+ * caller's now. */
+static trace *engine_free(weft_engine *e) {
+    trace *t = e->trace;
     if (e->front.row) {
         pthread_mutex_lock(&e->front.lock);
         e->front.stop = true;
@@ -217,6 +203,49 @@ void weft_engine_close(weft_engine *e) {
     comm_threads_hub_close(e->hub);
     model_weights_close(e->weights);
     free(e);
+    return t;
+}
+
+weft_status weft_engine_open(weft_model *model, const weft_engine_params *params, weft_engine **out,
+                             weft_error *err) {
+    weft_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for an engine");
+    e->model = model;
+    weft_status s = engine_setup_make(model->file, params, &e->setup, err);
+    if (s != WEFT_OK) {
+        free(e);
+        return s;
+    }
+    e->setup.p.isa = e->setup.k->isa; /* static text: the caller's may go away */
+    e->fault = engine_fault_find(params->fault);
+    e->setup.p.fault = NULL;
+    s = open_trace(e, err);
+    e->setup.p.trace_path = NULL;
+    if (s == WEFT_OK)
+        s = open_shared(e, err);
+    if (s == WEFT_OK)
+        s = start_ranks(e, err);
+    if (s != WEFT_OK) {
+        trace_discard(engine_free(e));
+        return s;
+    }
+    log_info(
+        "%s on %d ranks (tp %d, pcp %d, dcp %d), %d threads, %s, %d pages of %d tokens per rank",
+        e->setup.identity, e->setup.world, e->setup.sizes.tp, e->setup.sizes.pcp,
+        e->setup.sizes.dcp, e->setup.p.n_thread, e->setup.k->isa, e->setup.p.kv_pages,
+        e->setup.caps.page_tokens);
+    int32_t capacity = kv_capacity_tokens(e->kv);
+    if (capacity < e->setup.p.max_model_len)
+        log_warn("the cache holds %d tokens of one request, fewer than --max-model-len %d: longer "
+                 "answers end there",
+                 capacity, e->setup.p.max_model_len);
+    *out = e;
+    return WEFT_OK;
+}
+
+weft_status weft_engine_close(weft_engine *e) {
+    return e ? trace_close(engine_free(e)) : WEFT_OK;
 }
 
 const char *weft_engine_identity(const weft_engine *e) {

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/trace.h"
 #include "engine/fault.h"
 #include "engine/setup.h"
 #include "kv/kv.h"
@@ -111,6 +112,7 @@ struct weft_engine {
     model_weights *weights;
     comm_hub *hub;
     kv_pools *kv;
+    trace *trace;      /* NULL: none */
     engine_rank *rank; /* [world] */
     engine_fault fault;
     uint64_t planned_bytes; /* of weights and ranks so far, reserved or about to be */

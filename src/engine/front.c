@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/trace.h"
 #include "engine/engine.h"
 #include "load/text.h"
 
@@ -92,9 +93,11 @@ bool front_collect(front *f) {
     for (sched_request *r; (r = sched_take_cancelled(f->sched)) != NULL; sched_request_free(r))
         end_push(f, r->user, WEFT_FINISH_ERROR, WEFT_ERR_CANCELLED);
     struct timespec until = deadline_after_ms(IDLE_MS);
+    trace_span wait = trace_begin_wait("wait: requests");
     while (!f->stop && !f->incoming && !f->any_cancel && sched_idle(f->sched))
         if (pthread_cond_timedwait(&f->work, &f->lock, &until) != 0)
             break;
+    trace_end(&wait);
     for (sched_request *r = f->incoming, *next; r; r = next) {
         next = r->next;
         r->next = NULL;

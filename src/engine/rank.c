@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/team.h"
+#include "base/trace.h"
 #include "engine/engine.h"
 
 static size_t plan_bytes_cap(const engine_setup *s) {
@@ -126,6 +127,7 @@ void engine_rank_close(engine_rank *r) {
 static weft_status share_plan(engine_rank *r, weft_error *err) {
     weft_engine *e = r->e;
     uint64_t bytes = 0;
+    trace_phase("schedule");
     if (r->rank == 0) {
         size_t n = 0;
         if (front_collect(&e->front)) {
@@ -138,11 +140,13 @@ static weft_status share_plan(engine_rank *r, weft_error *err) {
         }
         bytes = n;
     }
+    trace_phase("broadcast");
     weft_status s = r->comm->v->bcast(r->comm, COMM_WORLD, 0, &bytes, sizeof bytes);
     if (s == WEFT_OK)
         s = r->comm->v->bcast(r->comm, COMM_WORLD, 0, r->plan, (size_t)bytes);
     if (s != WEFT_OK)
         return s;
+    trace_phase("apply");
     return batch_slots_apply(&r->slots, r->plan, (size_t)bytes, &r->global, err);
 }
 
@@ -172,9 +176,11 @@ static weft_status score_rows(engine_rank *r) {
     size_t n_vocab = (size_t)r->e->setup.model.n_vocab;
     for (int32_t first = 0; first < b->n_logit; first += MODEL_LOGIT_CHUNK) {
         int32_t n = b->n_logit - first < MODEL_LOGIT_CHUNK ? b->n_logit - first : MODEL_LOGIT_CHUNK;
+        trace_phase("logits");
         weft_status s = r->model->w->arch->logits(r->model, b, r->block, first, n, r->logits);
         if (s != WEFT_OK)
             return s;
+        trace_phase("sample");
         for (int32_t i = 0; i < n && r->logits; i++)
             score_row(r, &b->logit[first + i], r->logits + (size_t)i * n_vocab,
                       &r->result[first + i]);
@@ -193,6 +199,7 @@ static weft_status gather_results(engine_rank *r, int32_t *n_all) {
         at[m] = total;
         total += bytes[m];
     }
+    trace_phase("gather results");
     k->upload(r->dev, kern_at(r->results, at[r->rank]), r->result, bytes[r->rank]);
     weft_status s = r->comm->v->all_gather_v(r->comm, COMM_WORLD, r->results, bytes, at);
     if (s != WEFT_OK || r->rank != 0)
@@ -205,6 +212,7 @@ static weft_status gather_results(engine_rank *r, int32_t *n_all) {
 
 static weft_status run_step(engine_rank *r, weft_error *err) {
     weft_engine *e = r->e;
+    trace_phase("build batch");
     batch_build(r->builder, &r->global, &r->local);
     weft_status s =
         engine_fault_apply(e->fault, r->rank, r->topo.world, &r->local, r->global.step, err);
@@ -213,13 +221,16 @@ static weft_status run_step(engine_rank *r, weft_error *err) {
     e->setup.k->upload(r->dev, r->block, r->local.block,
                        (size_t)r->local.n_block * sizeof(int32_t));
     int32_t n_all = 0;
+    trace_span forward = trace_begin("forward", "rows", r->local.n_tok);
     s = r->model->w->arch->forward(r->model, &r->local, r->block);
+    trace_end(&forward);
     if (s == WEFT_OK)
         s = score_rows(r);
     if (s == WEFT_OK)
         s = gather_results(r, &n_all);
     if (s != WEFT_OK || r->rank != 0)
         return s;
+    trace_phase("deliver");
     /* before the events: who has seen the last one finds the counts of its step */
     for (int32_t i = 0; i < r->global.n_req; i++)
         atomic_fetch_add(&e->n_row, r->global.req[i].n_new);
@@ -249,13 +260,19 @@ static void fail(engine_rank *r, weft_status s, const weft_error *own) {
 void *engine_rank_main(void *arg) {
     engine_rank *r = arg;
     team_set_float_mode();
+    trace_take(r->e->trace, r->rank);
     for (;;) {
         weft_error err = {0};
+        trace_span plan = trace_begin("plan", NULL, 0);
         weft_status s = share_plan(r, &err);
+        trace_end(&plan);
         if (s == WEFT_OK && r->global.kind == PLAN_STOP)
             return NULL;
-        if (s == WEFT_OK && r->global.kind == PLAN_STEP)
+        if (s == WEFT_OK && r->global.kind == PLAN_STEP) {
+            trace_span step = trace_begin("step", "step", (int32_t)r->global.step);
             s = run_step(r, &err);
+            trace_end(&step);
+        }
         if (s != WEFT_OK) {
             fail(r, s, &err);
             return NULL;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/trace.h"
 #include "base/wait.h"
 #include "engine/fault.h"
 #include "model/model.h"
@@ -24,6 +25,7 @@ void weft_engine_params_default(weft_engine_params *out) {
                                 .max_num_batched_tokens = 512,
                                 .kv_dtype = WEFT_KV_F16,
                                 .exchange = WEFT_EXCHANGE_AUTO,
+                                .trace_spans = TRACE_SPANS_DEFAULT,
                                 .cp_min_split = 32};
 }
 

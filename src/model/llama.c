@@ -13,6 +13,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/trace.h"
+
 typedef struct llama_layer {
     kern_weight q, k, v, o, gate, up, down;
     kern_mem attn_norm, ffn_norm;
@@ -27,6 +29,7 @@ typedef struct llama_weights {
 /* A row-parallel layer on one rank: own part of the tree, where the TP members' nodes lie, and the
  * rest of the tree. */
 typedef struct llama_reduce {
+    const char *name;
     int32_t in0, n_in, leaf_in;
     tree_prog cover, finish;
     int32_t n_emit[TOPO_MAX_WORLD];
@@ -79,8 +82,10 @@ static void weights_close(model_weights *w) {
 
 /* ---- a rank's buffers and trees ---- */
 
-static void reduce_init(llama_reduce *d, const topo *t, int32_t leaves, int32_t k) {
+static void reduce_init(llama_reduce *d, const char *name, const topo *t, int32_t leaves,
+                        int32_t k) {
     int32_t tp = t->sizes.tp, cut[TOPO_MAX_WORLD + 1];
+    d->name = name;
     d->leaf_in = k / leaves;
     d->n_in = k / tp;
     d->in0 = t->t * d->n_in;
@@ -147,8 +152,8 @@ static weft_status rank_open(model_rank *r, kern_memory *plan, weft_error *err) 
     b->vocab0 = t->t * panels / tp * panel;
     int32_t end = (t->t + 1) * panels / tp * panel;
     b->vocab_n = (end < c->n_vocab ? end : c->n_vocab) - b->vocab0;
-    reduce_init(&b->o, t, r->w->leaves_o, c->n_head * c->head_dim);
-    reduce_init(&b->down, t, r->w->leaves_down, c->ffn);
+    reduce_init(&b->o, "o", t, r->w->leaves_o, c->n_head * c->head_dim);
+    reduce_init(&b->down, "down", t, r->w->leaves_down, c->ffn);
 
     size_t rows = (size_t)r->tok_cap, hidden = (size_t)c->hidden * sizeof(float);
     int32_t nodes =
@@ -177,6 +182,7 @@ static void project_qkv(model_rank *r, const llama_layer *l, const batch_local *
     int32_t q0 = r->topo->head0 * p->d, kv0 = r->topo->kv_head0 * p->d;
     tree_prog one;
     tree_cover(1, 0, 1, &one);
+    trace_phase("qkv");
     r->k->linear(r->dev,
                  &(kern_linear){
                      .x = p->hidden,
@@ -189,6 +195,7 @@ static void project_qkv(model_rank *r, const llama_layer *l, const batch_local *
                      .tree = &one,
                      .leaf_in = hidden,
                  });
+    trace_phase("rope");
     r->k->qk_rope(r->dev, &(kern_qk_rope){
                               .n_tok = b->n_tok,
                               .n_head = p->hq,
@@ -220,6 +227,7 @@ static weft_status reduce_layer(model_rank *r, const llama_reduce *d, const kern
         for (int32_t e = 0; e < d->n_emit[m]; e++, n++)
             off[n] = (size_t)n * node;
     }
+    trace_phase(d->name);
     r->k->linear(r->dev,
                  &(kern_linear){
                      .x = in,
@@ -232,9 +240,11 @@ static weft_status reduce_layer(model_rank *r, const llama_reduce *d, const kern
                      .leaf_in = d->leaf_in,
                      .node_bytes = node,
                  });
+    trace_phase("gather nodes");
     weft_status s = r->comm->v->all_gather_v(r->comm, COMM_TP, p->nodes, bytes, at);
     if (s != WEFT_OK)
         return s;
+    trace_phase("norm");
     r->k->reduce_norm(r->dev, &(kern_reduce_norm){
                                   .n_row = n_row,
                                   .hidden = r->w->cfg->hidden,
@@ -262,6 +272,7 @@ static weft_status layer_run(model_rank *r, int32_t i, const batch_local *b, ker
         s = reduce_layer(r, &p->o, &l->o, p->heads, b->n_tok, l->ffn_norm);
     if (s != WEFT_OK)
         return s;
+    trace_phase("swiglu");
     r->k->swiglu(r->dev, &(kern_swiglu){.x = p->hidden,
                                         .n_row = b->n_tok,
                                         .gate = &l->gate,
@@ -276,6 +287,7 @@ static weft_status forward(model_rank *r, const batch_local *b, kern_mem block) 
     llama_rank *p = r->body;
     const llama_weights *w = r->w->body;
     const load_tensor *embd = load_get_llama(r->w->file)->token_embd;
+    trace_phase("embed");
     r->k->embed(r->dev, &(kern_embed){.table = embd->data,
                                       .type = (dtype)embd->ggml_type,
                                       .n_row = b->n_tok,
@@ -283,6 +295,7 @@ static weft_status forward(model_rank *r, const batch_local *b, kern_mem block) 
                                       .n_vocab = r->w->cfg->n_vocab,
                                       .ids = model_block_at(block, b->at_id),
                                       .x = p->x});
+    trace_phase("norm");
     r->k->reduce_norm(r->dev, &(kern_reduce_norm){.n_row = b->n_tok,
                                                   .hidden = r->w->cfg->hidden,
                                                   .x = p->x,
@@ -290,8 +303,11 @@ static weft_status forward(model_rank *r, const batch_local *b, kern_mem block) 
                                                   .eps = r->w->cfg->rms_eps,
                                                   .out = p->hidden});
     weft_status s = WEFT_OK;
-    for (int32_t i = 0; i < r->w->cfg->n_layer && s == WEFT_OK; i++)
+    for (int32_t i = 0; i < r->w->cfg->n_layer && s == WEFT_OK; i++) {
+        trace_span t = trace_begin("layer", "layer", i);
         s = layer_run(r, i, b, block);
+        trace_end(&t);
+    }
     return s;
 }
 

@@ -108,8 +108,8 @@ static void count_from_first_event(void *user, weft_engine *e, const weft_event 
     atomic_store(&counting, w->n_end < w->n);
 }
 
-/* Prefill chunks, decode steps, admissions, preemption, sampling of every kind, ends: all between
- * the first event and the last. */
+/* Prefill chunks, decode steps, admissions, preemption, sampling of every kind, ends, and a trace
+ * of it: all between the first event and the last. */
 static void steps_do_not_allocate(void **state) {
     (void)state;
     enum { N = 10 };
@@ -141,6 +141,7 @@ static void steps_do_not_allocate(void **state) {
             p.max_num_batched_tokens = 40;
             p.kv_pages = 12 / p.dcp; /* less than all want at once */
             p.exchange = (weft_exchange)x;
+            p.trace_path = x == 2 ? "/dev/null" : NULL;
             p.n_thread = 2 * p.tp * p.pcp; /* helper threads are watched as well */
             assert_int_equal(weft_engine_open(m, &p, &e, &err), WEFT_OK);
             atomic_store(&n_alloc, 0);

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "base/trace.h"
 #include "base/wait.h"
 
 enum { LOOK_NS = 1000000000 };
@@ -10,6 +11,13 @@ enum { LOOK_NS = 1000000000 };
 const char *hub_kind_name(hub_kind kind) {
     static const char *const names[] = {"no collective", "barrier",      "bcast",
                                         "all_gather_v",  "all_to_all_v", "no collective (closed)"};
+    return names[kind];
+}
+
+static const char *wait_name(hub_kind kind) {
+    static const char *const names[] = {"wait: no collective", "wait: barrier",
+                                        "wait: bcast",         "wait: all_gather_v",
+                                        "wait: all_to_all_v",  "wait: no collective (closed)"};
     return names[kind];
 }
 
@@ -185,7 +193,9 @@ weft_status hub_meet(hub_end *e, comm_group g) {
         wait_wake_all(&group->generation);
         return hub_state(e->hub);
     }
+    trace_span wait = trace_begin_wait(wait_name(own->slots[own->number & 1].kind));
     s = sleep_until_met(e, g, seen, n_meet);
+    trace_end(&wait);
     return s == WEFT_OK ? hub_state(e->hub) : s;
 }
 
