@@ -96,7 +96,7 @@ static void latency_write(FILE *f, const bench *b) {
     int32_t decode = series_write(f, b, "decode", token_ms);
     fprintf(f, "set terminal svg size %d,400 background '#ffffff'\n",
             prefill && decode ? 960 : 480);
-    fprintf(f, "set multiplot layout 1,%d\nset key left top\nset grid\nset yrange [0:*]\n",
+    fprintf(f, "set multiplot layout 1,%d\nset key below\nset grid\nset yrange [0:*]\n",
             prefill && decode ? 2 : 1);
     static const char draw[] =
         "plot $%s using 1:2:3:4 with yerrorlines linecolor '#2060a0' pointtype 7 title 'measured', "
