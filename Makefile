@@ -4,10 +4,11 @@ MODEL = models/SmolLM2-135M-Instruct.Q4_1.gguf
 WEFT = build/release/weft
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo test test-long lint release install clean
+.PHONY: help demo compare test test-long lint release install clean
 
 help:
 	@echo 'make demo       build, fetch a 135M chat model, answer on 1 rank and on several, compare bytes'
+	@echo 'make compare    measure weft and llama.cpp side by side (ARGS=--quick: shorter jobs)'
 	@echo 'make test       build and run every test (also under sanitizers; the long ones excepted)'
 	@echo 'make test-long  the tests that take minutes each'
 	@echo 'make lint       formatting, clang-tidy, cppcheck, direction of includes'
@@ -24,6 +25,11 @@ release:
 demo: release
 	@scripts/fetch-model
 	@scripts/demo $(WEFT) $(MODEL)
+
+compare: release
+	@scripts/install-packages compare
+	@scripts/fetch-model
+	@scripts/compare --weft $(WEFT) --demo $(MODEL) $(ARGS)
 
 test:
 	@scripts/install-packages build test

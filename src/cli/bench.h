@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "cli/common.h"
+#include "engine/explain.h"
 
 enum { BENCH_MAX_CASE = 256, BENCH_MAX_REPEAT = 100 };
 
@@ -74,6 +75,14 @@ typedef struct bench_summary {
 bench_summary bench_summarise(const bench_case *c, int32_t n_repeat);
 void bench_print_table(const bench *b);
 int bench_print_json(const bench *b); /* returns an exit code */
+
+/* ---- bench_limit.c ---- */
+/* What `weft plan` counts for a prompt of n_token tokens in one step, or with `decode` for a step of
+ * one request that has n_token tokens in the cache. */
+weft_status bench_work(const load_model *file, const weft_engine_params *p, bool decode,
+                       int32_t n_token, explain_work *out, weft_error *err);
+/* The limits of this machine, measured now. */
+weft_status bench_peaks(int32_t n_thread, double peak[KERN_N_PEAK], weft_error *err);
 
 /* ---- bench_plot.c ---- */
 typedef struct bench_plot {

@@ -2,7 +2,8 @@
  *
  * throughput: all requests at once, from handing in to the last token.
  * latency: one request at a time. Prefill is the time to the first token of a prompt; decode is the
- * time from the first to the last of the tokens that follow a prompt as long as the context. */
+ * time from the first to the last of the tokens that follow a prompt as long as the context. Beside
+ * both stands what the cost model makes of this machine's limits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,8 @@ typedef struct runs {
     int32_t *ids;          /* [n_prompt * n_in], or of the longest prompt */
     weft_request *request; /* [n_prompt] */
     uint64_t *handle;      /* [n_prompt] */
+    explain_work *work;    /* latency: [n_case] of the prompt, or of a middle step of the answer */
+    double peak[KERN_N_PEAK]; /* latency: of this repeat */
 } runs;
 
 enum { DEFAULT_LEN = 8192, MAX_SIZE = 1 << 26 };
@@ -83,6 +86,7 @@ static void runs_close(bench *b) {
     free(r->ids);
     free(r->request);
     free(r->handle);
+    free(r->work);
     free(r);
 }
 
@@ -211,6 +215,28 @@ static weft_status sizes_add(bench *b, const char *series, const char *asked, co
     }
 }
 
+/* The work of every case, and with it a limit beside its figure. */
+static weft_status latency_work(bench *b, runs *r, int32_t longest, weft_error *err) {
+    load_model *file = NULL;
+    weft_engine_params p = b->v->engine;
+    p.max_num_seqs = 1;
+    if (p.max_model_len == 0)
+        p.max_model_len = longest;
+    r->work = calloc((size_t)b->n_case, sizeof *r->work);
+    if (!r->work)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for the work of %d cases", b->n_case);
+    weft_status s = load_open(b->v->model.path, &file, err);
+    for (int32_t i = 0; s == WEFT_OK && i < b->n_case; i++) {
+        bench_case *c = &b->cases[i];
+        bool decode = c->series == decode_name;
+        c->limit = "machine";
+        s = bench_work(file, &p, decode, c->size + (decode ? (r->n_out - 2) / 2 : 0), &r->work[i],
+                       err);
+    }
+    load_close(file);
+    return s;
+}
+
 static weft_status latency_open(bench *b, weft_error *err) {
     const bench_values *v = b->v;
     runs *r;
@@ -244,6 +270,8 @@ static weft_status latency_open(bench *b, weft_error *err) {
         len = all > len ? all : len;
     }
     if (s == WEFT_OK)
+        s = latency_work(b, r, len, err);
+    if (s == WEFT_OK)
         s = runs_start(b, r, 1, in, len, 1, err);
     if (s == WEFT_OK) { /* pages of memory and threads are there before the first measured run */
         timing t;
@@ -261,6 +289,11 @@ static weft_status latency_measure(bench *b, int32_t i, int32_t repeat, bench_sa
     bool decode = c->series == decode_name;
     weft_engine_stats before, after;
     timing t;
+    if (i == 0) {
+        weft_status peaks = bench_peaks(b->n_thread, r->peak, err);
+        if (peaks != WEFT_OK)
+            return peaks;
+    }
     r->request[0] = request_of(r->ids, c->size, decode ? r->n_out : 1);
     weft_engine_get_stats(r->engine, &before);
     weft_status s = complete(r, 1, &t, err);
@@ -270,6 +303,7 @@ static weft_status latency_measure(bench *b, int32_t i, int32_t repeat, bench_sa
     double seconds = decode ? t.last - t.first : t.first;
     *out = (bench_sample){.figure = (decode ? (double)(t.n_token - 1) : (double)c->size) / seconds,
                           .seconds = seconds,
+                          .limit = (decode ? 1 : c->size) / explain_seconds(&r->work[i], r->peak),
                           .n_step = after.n_step - before.n_step};
     return WEFT_OK;
 }

@@ -1,7 +1,7 @@
 /* weft bench --plot: a script for gnuplot, which runs as a program of its own.
  *
  * latency: two pictures side by side, seconds of a prefill against its length and milliseconds per
- * decoded token against the context. The other kinds: a bar per case, with the spread.
+ * decoded token against the context, each beside the cost model. The other kinds: a bar per case, with the spread.
  *
  * The script is a file on gnuplot's standard input and the picture is its standard output, so no
  * name has to be quoted and a gnuplot that ends early breaks no pipe. */
@@ -63,7 +63,7 @@ void bench_plot_close(bench_plot *p) {
         unlink(p->path);
 }
 
-/* Lines of "size value low high" of one series; `value` makes a time of tokens per second, so the
+/* Lines of "size value low high limit" of one series; `value` makes a time of tokens per second, so the
  * largest figure is the lowest value. */
 static int32_t series_write(FILE *f, const bench *b, const char *series,
                             double (*value)(double, int32_t)) {
@@ -74,8 +74,8 @@ static int32_t series_write(FILE *f, const bench *b, const char *series,
         if (strcmp(c->series, series) != 0)
             continue;
         bench_summary s = bench_summarise(c, b->v->repeat);
-        fprintf(f, "%d %.9g %.9g %.9g\n", c->size, value(s.median, c->size), value(s.max, c->size),
-                value(s.min, c->size));
+        fprintf(f, "%d %.9g %.9g %.9g %.9g\n", c->size, value(s.median, c->size),
+                value(s.max, c->size), value(s.min, c->size), value(s.limit, c->size));
         n++;
     }
     fputs("EOD\n", f);
@@ -96,19 +96,24 @@ static void latency_write(FILE *f, const bench *b) {
     int32_t decode = series_write(f, b, "decode", token_ms);
     fprintf(f, "set terminal svg size %d,400 background '#ffffff'\n",
             prefill && decode ? 960 : 480);
-    fprintf(f, "set multiplot layout 1,%d\nset key off\nset grid\nset yrange [0:*]\n",
+    fprintf(f, "set multiplot layout 1,%d\nset key below\nset grid\nset yrange [0:*]\n",
             prefill && decode ? 2 : 1);
-    const char *draw = "with yerrorlines linecolor '#2060a0' pointtype 7\n";
-    if (prefill)
-        fprintf(f,
-                "set xrange [0:*]\nset title 'prefill'\nset xlabel 'tokens of the prompt'\n"
-                "set ylabel 'seconds'\nplot $prefill %s",
-                draw);
-    if (decode)
-        fprintf(f,
-                "set xrange [0:*]\nset title 'decode'\nset xlabel 'tokens in the cache'\n"
-                "set ylabel 'milliseconds per token'\nplot $decode %s",
-                draw);
+    static const char draw[] =
+        "plot $%s using 1:2:3:4 with yerrorlines linecolor '#2060a0' pointtype 7 title 'measured', "
+        "$%s using 1:5 with linespoints linecolor '#c04020' dashtype 2 pointtype 1 "
+        "title 'limit of this machine'\n";
+    if (prefill) {
+        fputs("set xrange [0:*]\nset title 'prefill'\nset xlabel 'tokens of the prompt'\n"
+              "set ylabel 'seconds'\n",
+              f);
+        fprintf(f, draw, "prefill", "prefill");
+    }
+    if (decode) {
+        fputs("set xrange [0:*]\nset title 'decode'\nset xlabel 'tokens in the cache'\n"
+              "set ylabel 'milliseconds per token'\n",
+              f);
+        fprintf(f, draw, "decode", "decode");
+    }
     fputs("unset multiplot\n", f);
 }
 

@@ -68,7 +68,7 @@ void bench_print_table(const bench *b) {
     cpu_name(cpu, sizeof cpu);
     const weft_engine_params *p = &b->v->engine;
     bool limits = false, steps = false;
-    int width = 24;
+    int width = 20;
     for (int32_t i = 0; i < b->n_case; i++) {
         int n = (int)strlen(b->cases[i].name);
         width = n > width ? n : width;

@@ -84,6 +84,12 @@ static json_t *memory_json(const explain *e) {
                      "total_bytes", (json_int_t)(weights + rank_bytes + scratch + host));
 }
 
+static json_t *work_json(const explain_work *w) {
+    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "int8_ops", (json_int_t)w->int8_ops, "fp32_ops",
+                     (json_int_t)w->fp32_ops, "attn_ops", (json_int_t)w->attn_ops, "weight_bytes",
+                     (json_int_t)w->weight_bytes, "kv_bytes", (json_int_t)w->kv_bytes);
+}
+
 json_t *plan_make_json(const explain *e, const char *model) {
     const engine_setup *s = &e->setup;
     json_t *ranks = json_array(), *requests = json_array();
@@ -91,12 +97,13 @@ json_t *plan_make_json(const explain *e, const char *model) {
         json_array_append_new(ranks, rank_json(&e->rank[i]));
     for (int32_t i = 0; i < e->n_request; i++)
         json_array_append_new(requests, request_json(e, &e->request[i]));
-    return json_pack(
-        "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:{s:i, s:i, s:I, s:i}, s:i, s:o, s:o}",
-        "model", cli_json_text(model, strlen(model)), "identity", s->identity, "isa", s->k->isa,
-        "tp", s->sizes.tp, "pcp", s->sizes.pcp, "dcp", s->sizes.dcp, "world", s->world, "threads",
-        s->p.n_thread, "layers", e->cfg->n_layer, "memory", memory_json(e), "cache", "page_tokens",
-        s->caps.page_tokens, "pages_per_rank", s->p.kv_pages, "group_tokens",
-        (json_int_t)e->cache_tokens, "longest_request", e->longest, "step_tokens", e->n_tok,
-        "requests", requests, "ranks", ranks);
+    return json_pack("{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:{s:i, s:i, s:I, s:i}, "
+                     "s:i, s:o, s:o, s:o}",
+                     "model", cli_json_text(model, strlen(model)), "identity", s->identity, "isa",
+                     s->k->isa, "tp", s->sizes.tp, "pcp", s->sizes.pcp, "dcp", s->sizes.dcp,
+                     "world", s->world, "threads", s->p.n_thread, "layers", e->cfg->n_layer,
+                     "memory", memory_json(e), "cache", "page_tokens", s->caps.page_tokens,
+                     "pages_per_rank", s->p.kv_pages, "group_tokens", (json_int_t)e->cache_tokens,
+                     "longest_request", e->longest, "step_tokens", e->n_tok, "work",
+                     work_json(&e->work), "requests", requests, "ranks", ranks);
 }

@@ -314,6 +314,25 @@ static void print_moves(const printer *p) {
     print_by_rank(p, "the step by rank", explain_sent);
 }
 
+/* ---- work ---- */
+
+static void ops_line(const printer *p, const char *name, int64_t n) {
+    char text[BYTES_TEXT];
+    snprintf(text, sizeof text, "%.3f GOP", 1e-9 * (double)n);
+    if (n > 0)
+        fprintf(p->f, "  %-34s %12s\n", name, text);
+}
+
+static void print_work(const printer *p) {
+    const explain_work *w = &p->e->work;
+    title(p, "Work of the step, all ranks");
+    ops_line(p, "linear layers, int8", w->int8_ops);
+    ops_line(p, "linear layers, fp32", w->fp32_ops);
+    ops_line(p, "attention, fp32", w->attn_ops);
+    size_line(p, "weights read", w->weight_bytes, "");
+    size_line(p, "cache pages read", w->kv_bytes, "");
+}
+
 void plan_print_text(FILE *f, const explain *e, const char *model, int32_t width, bool color) {
     const printer p = {f, e, width, color};
     print_head(&p, model);
@@ -325,5 +344,6 @@ void plan_print_text(FILE *f, const explain *e, const char *model, int32_t width
     print_requests(&p);
     print_bars(&p);
     print_pages(&p);
+    print_work(&p);
     print_moves(&p);
 }

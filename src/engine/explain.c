@@ -12,12 +12,10 @@ const char *const explain_move_text[EXPLAIN_N_MOVE] = {EXPLAIN_MOVE_TABLE(TEXT)}
 #undef NAME
 #undef TEXT
 
-/* ---- kernels that do nothing ---- */
+/* ---- kernels that do nothing but count the linear layers ---- */
 
 #define DRY_OPERATIONS(X)                                                                          \
     X(embed)                                                                                       \
-    X(linear)                                                                                      \
-    X(swiglu)                                                                                      \
     X(reduce_norm)                                                                                 \
     X(pick)                                                                                        \
     X(qk_rope)                                                                                     \
@@ -33,8 +31,35 @@ const char *const explain_move_text[EXPLAIN_N_MOVE] = {EXPLAIN_MOVE_TABLE(TEXT)}
 DRY_OPERATIONS(DRY_FUNCTION)
 #undef DRY_FUNCTION
 
+/* The device of a rank that is only planned. Dry kernels are the only ones that see it. */
+typedef struct dry_dev {
+    const kern_table *k;
+    explain_work *work;
+} dry_dev;
+
+static void dry_weight(kern_dev *dev, const kern_weight *w, int32_t n_row, int32_t n_out,
+                       int32_t n_in) {
+    const dry_dev *d = (const dry_dev *)dev;
+    bool int8 = dtype_find((uint32_t)w->type)->quantised;
+    *(int8 ? &d->work->int8_ops : &d->work->fp32_ops) += (int64_t)2 * n_row * n_out * n_in;
+    if (n_row > 0)
+        d->work->weight_bytes += (int64_t)d->k->packed_bytes(w->type, n_out, n_in);
+}
+
+static void dry_linear(kern_dev *dev, const kern_linear *p) {
+    for (int32_t i = 0; i < p->n_part; i++)
+        dry_weight(dev, p->part[i].w, p->n_row, p->part[i].n_out, p->n_in);
+}
+
+static void dry_swiglu(kern_dev *dev, const kern_swiglu *p) {
+    dry_weight(dev, p->gate, p->n_row, p->n_out, p->x.k);
+    dry_weight(dev, p->up, p->n_row, p->n_out, p->x.k);
+}
+
 static kern_table dry_table(const kern_table *k) {
     kern_table dry = *k;
+    dry.linear = dry_linear;
+    dry.swiglu = dry_swiglu;
 #define DRY_SET(op) dry.op = dry_##op;
     DRY_OPERATIONS(DRY_SET)
 #undef DRY_SET
@@ -296,10 +321,12 @@ static weft_status rank_make(explain *e, const model_weights *w, const step *st,
     topo_init(&s->model, s->sizes, i, &r->topo);
     r->n_thread = engine_setup_threads(s, i);
     dry_comm_init(&dry, r);
+    dry_dev dev = {s->k, &e->work};
     weft_status status = batch_builder_open(&r->topo, &s->caps, &builder, err);
     if (status != WEFT_OK)
         return status;
-    model_rank_setup ms = {.comm = &dry.base,
+    model_rank_setup ms = {.dev = (kern_dev *)&dev,
+                           .comm = &dry.base,
                            .topo = &r->topo,
                            .builder = builder,
                            .kv_type = s->kv_type,
@@ -360,6 +387,20 @@ static void exchange_bytes(explain *e) {
     }
 }
 
+/* A query at position p takes part in p + 1 dot products of head_dim and in as many additions of a
+ * value row. */
+static void attention_work(explain *e) {
+    const load_config *c = e->cfg;
+    int64_t page = (int64_t)2 * c->n_kv_head * c->head_dim * e->setup.caps.page_tokens *
+                   (int64_t)kern_kv_elem(e->setup.kv_type);
+    for (int32_t i = 0; i < e->n_run; i++) {
+        const explain_request *r = &e->request[i];
+        int64_t keys = (int64_t)r->n_new * r->start + (int64_t)r->n_new * (r->n_new + 1) / 2;
+        e->work.attn_ops += 4 * keys * c->n_head * c->head_dim * c->n_layer;
+        e->work.kv_bytes += r->n_page * page * c->n_layer;
+    }
+}
+
 static weft_status ranks_make(explain *e, const load_model *file, const step *s, weft_error *err) {
     kern_table dry = dry_table(e->setup.k);
     model_weights *w = NULL;
@@ -400,6 +441,7 @@ weft_status explain_open(const load_model *file, const weft_engine_params *param
         return st;
     }
     exchange_bytes(e);
+    attention_work(e);
     *out = e;
     return WEFT_OK;
 }
@@ -423,4 +465,13 @@ int64_t explain_sent(const explain_rank *r) {
     for (int32_t i = 0; i < EXPLAIN_N_MOVE; i++)
         n += r->sent[i];
     return n;
+}
+
+double explain_seconds(const explain_work *w, const double peak[KERN_N_PEAK]) {
+    double linear = (double)w->int8_ops / peak[KERN_PEAK_INT8] +
+                    (double)w->fp32_ops / peak[KERN_PEAK_FMA],
+           weights = (double)w->weight_bytes / peak[KERN_PEAK_READ],
+           attention = (double)w->attn_ops / peak[KERN_PEAK_FMA],
+           cache = (double)w->kv_bytes / peak[KERN_PEAK_READ];
+    return 1e-9 * ((linear > weights ? linear : weights) + (attention > cache ? attention : cache));
 }

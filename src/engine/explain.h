@@ -1,12 +1,13 @@
 /* What an engine of a set-up would be, and what it would do in one step, without packing a
  * weight or starting a rank. Nothing is worked out a second time here: memory comes from the
  * same planning calls, the step from the same batch builder, and the bytes between ranks from
- * running the layer program with kernels that do nothing and a transport that only counts. */
+ * running the layer program with kernels and a transport that only count. */
 #ifndef WEFT_ENGINE_EXPLAIN_H
 #define WEFT_ENGINE_EXPLAIN_H
 
 #include "engine/setup.h"
 #include "kern/memory.h"
+#include "kern/peak.h"
 #include "model/model.h"
 
 /* X(name in enum, name in JSON, text). Those before LOGITS happen in every layer, the rest once
@@ -54,6 +55,15 @@ typedef struct explain_rank {
     int64_t sent[EXPLAIN_N_MOVE], received[EXPLAIN_N_MOVE];
 } explain_rank;
 
+/* What the step has to compute and to read at least, all layers and all ranks together: what any
+ * implementation would have to do. An operation is a multiplication or an addition. */
+typedef struct explain_work {
+    int64_t int8_ops, fp32_ops; /* of linear layers, by whether their weights are quantised */
+    int64_t attn_ops;           /* fp32: a score and a value row per query, head and visible key */
+    int64_t weight_bytes;       /* packed; once per linear operation and rank that has rows */
+    int64_t kv_bytes;           /* whole pages, each once */
+} explain_work;
+
 typedef struct explain {
     engine_setup setup;
     const load_config *cfg; /* borrowed from the file */
@@ -64,6 +74,7 @@ typedef struct explain {
     int64_t cache_tokens;     /* that one DCP group holds */
     int32_t longest;          /* request that empty pools hold, within the model length too */
     explain_rank *rank;       /* [world] */
+    explain_work work;
 } explain;
 
 typedef struct explain_ask {
@@ -80,5 +91,9 @@ void explain_close(explain *e); /* NULL is allowed */
 
 /* Bytes that a rank sends in a step. */
 int64_t explain_sent(const explain_rank *r);
+
+/* The cost model: the linear layers, then attention, each as long as its arithmetic or its reading
+ * takes at these limits, whichever is longer. peak: as kern_peaks_measure gives them, each > 0. */
+double explain_seconds(const explain_work *w, const double peak[KERN_N_PEAK]);
 
 #endif

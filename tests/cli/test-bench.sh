@@ -53,6 +53,12 @@ want_text "$out" '"steps":12' "one request after the other"
 weft bench latency -m "$model" --prefill 7,33 --decode 4 --output 3 --json --repeat 1
 want_rc 0 latency
 want_objects latency "prefill 7" "prefill 33" "decode 4"
+python3 - "$out" <<'PY' || fail "limits of latency"
+import json, sys
+for o in map(json.loads, sys.argv[1].splitlines()):
+    assert o["limit_name"] == "machine" and o["limit"] > 0, o
+    assert abs(o["share"] - o["median"] / o["limit"]) < 1e-9, o
+PY
 weft bench latency -m "$model" --decode 4,20 --output 3 --repeat 2
 want_rc 0 "latency, table"
 want_text "$out" "cores allowed" "the machine"
@@ -131,9 +137,10 @@ weft_with_path "$work/bin:$PATH" bench latency -m "$model" $small --plot "$work/
 want_rc 0 "a plot of latency"
 plot=$(cat "$work/l.svg")
 want_text "$plot" "set terminal svg" "a plot of latency"
-want_text "$plot" "plot \$prefill with" "a plot of latency"
-want_text "$plot" "plot \$decode with" "a plot of latency"
-grep -q '^33 [0-9.e-]* [0-9.e-]* [0-9.e-]*$' "$work/l.svg" || fail "no point for 33 tokens: $plot"
+want_text "$plot" "plot \$prefill using 1:2:3:4 with" "a plot of latency"
+want_text "$plot" "plot \$decode using 1:2:3:4 with" "a plot of latency"
+want_text "$plot" "title 'limit of this machine'" "the cost model"
+grep -q '^33 [0-9.e-]* [0-9.e-]* [0-9.e-]* [0-9.e-]*$' "$work/l.svg" || fail "no point for 33 tokens: $plot"
 weft_with_path "$work/bin:$PATH" bench throughput -m "$model" --prompts 2 --input 3 --output 2 --repeat 1 --plot "$work/l.svg"
 want_rc 0 "a plot of throughput"
 want_text "$(cat "$work/l.svg")" '"2 x (3 in, 2 out)" ' "bars"

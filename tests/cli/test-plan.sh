@@ -26,6 +26,11 @@ want_rc 0 "without requests"
 want_text "$out" "decode 64" "default decode"
 want_text "$out" "prompt 100" "default prompt"
 want_text "$out" "none: there is one rank" "one rank"
+want_text "$out" "
+  linear layers, int8 " work
+want_text "$out" "
+  cache pages read " work
+case $out in *"layers, fp32"*) fail "no layer of this model has float weights" ;; esac
 weft plan -m "$model" --decode 500
 case $out in *"prompt 100"*) fail "--decode alone has no prompt" ;; esac
 weft plan -m "$model" --prompts 500,40,3 --decode 9 --max-num-batched-tokens 520
@@ -53,6 +58,10 @@ assert p["ranks"][5]["dcp_group"] == [2, 5] and p["ranks"][5]["kv_heads"] == [2,
 assert p["ranks"][5]["heads"] == [6, 9] and p["ranks"][5]["shards"] == [8, 16]
 assert [r["kind"] for r in p["requests"]] == ["decode", "decode", "prompt"]
 assert p["requests"][0]["pages"] == [0, 1, 0, 1, 0]
+w = p["work"]
+assert w["int8_ops"] > 2 * 30 * 35 * 576 * 6144 and w["fp32_ops"] == 0 and w["weight_bytes"] > 0, w
+assert w["attn_ops"] == 4 * 9 * 64 * 30 * (65 + 501 + 33 * 34 // 2), w
+assert w["kv_bytes"] == 30 * 16 * 768 * (5 + 32 + 3), w
 for r in p["ranks"]:
     assert r["tokens"] == sum(row["end"] - row["start"] for row in r["rows"])
 for move in p["ranks"][0]["sent"]:

@@ -288,6 +288,55 @@ static void bytes_of_tp3(void **state) {
     explain_close(e);
 }
 
+/* ---- work ---- */
+
+/* SmolLM2-135M: a layer has 576 x (576 + 2 * 192 + 576 + 3 * 1536) weights, the head 576 x 49152.
+ * Three rows and two logits rows; the prompt's queries see 1 + 2 keys, the decode row 65. Pages: one
+ * of the prompt, five of the other. */
+static void work_of_a_step(void **state) {
+    (void)state;
+    weft_engine_params p = params_of(1, 1, 1);
+    explain *e = plan(demo, &p, ask_of(LIST(2), LIST(64)));
+    const int64_t layer = 576 * (576 + 2 * 192 + 576 + 3 * 1536), head = 576 * 49152;
+    assert_int_equal(e->work.int8_ops, 2 * (3 * 30 * layer + 2 * head));
+    assert_int_equal(e->work.fp32_ops, 0);
+    assert_int_equal(e->work.attn_ops, 4 * (1 + 2 + 65) * 9 * 64 * 30);
+    assert_int_equal(e->work.kv_bytes, (1 + 5) * 16 * 768 * 30);
+    /* norms and angles are packed too, and no work of a linear layer */
+    assert_true(e->work.weight_bytes > layer * 30 / 2 && e->work.weight_bytes < 98673920);
+    explain_work one = e->work;
+    explain_close(e);
+    /* the same whoever computes it, but each rank that has rows reads weights */
+    const topo_sizes sizes[] = {{3, 1, 1}, {1, 2, 2}, {3, 2, 1}};
+    for (int32_t i = 0; i < 3; i++) {
+        p = params_of(sizes[i].tp, sizes[i].pcp, sizes[i].dcp);
+        e = plan(demo, &p, ask_of(LIST(2), LIST(64)));
+        assert_int_equal(e->work.int8_ops, one.int8_ops);
+        assert_int_equal(e->work.attn_ops, one.attn_ops);
+        assert_int_equal(e->work.kv_bytes, one.kv_bytes);
+        assert_true(e->work.weight_bytes >= one.weight_bytes);
+        explain_close(e);
+    }
+}
+
+/* Each half takes as long as whichever of its two sides is longer. */
+static void seconds_of_work(void **state) {
+    (void)state;
+    const double peak[KERN_N_PEAK] = {
+        [KERN_PEAK_INT8] = 4, [KERN_PEAK_FMA] = 2, [KERN_PEAK_READ] = 1};
+    const explain_work compute = {.int8_ops = 4000000000,
+                                  .fp32_ops = 6000000000,
+                                  .attn_ops = 10000000000,
+                                  .weight_bytes = 1,
+                                  .kv_bytes = 1},
+                       read = {.int8_ops = 1,
+                               .attn_ops = 1,
+                               .weight_bytes = 7000000000,
+                               .kv_bytes = 500000000};
+    assert_float_equal(explain_seconds(&compute, peak), 1 + 3 + 5, 1e-9);
+    assert_float_equal(explain_seconds(&read, peak), 7.5, 1e-9);
+}
+
 /* On every topology each byte that is sent arrives, a lone rank sends nothing, the rule's choice
  * is taken, and the rows of all ranks are the step. */
 static void every_topology(void **state) {
@@ -352,6 +401,8 @@ int main(void) {
         cmocka_unit_test(bytes_of_pcp2_dcp2),
         cmocka_unit_test(bytes_of_tp3),
         cmocka_unit_test(every_topology),
+        cmocka_unit_test(work_of_a_step),
+        cmocka_unit_test(seconds_of_work),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }
