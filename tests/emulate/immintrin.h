@@ -1,7 +1,7 @@
 /* AVX-512 of AVX2, for tests on machines without AVX-512: this file is found before the compiler's
  * immintrin.h, which it includes, and gives other meanings to the 512-bit types and to every
- * AVX-512 intrinsic that weft's kernels use. A kernel that uses one more fails to compile ("target
- * specific option mismatch" or the like) until it has its lines here.
+ * AVX-512 intrinsic that weft's kernels use. A kernel that uses one more fails to compile
+ * (an incompatible type, or a target specific option mismatch) until it has its lines here.
  *
  * A 512-bit vector is two 256-bit ones, and most instructions are the AVX2 instruction on each:
  * rounding, NaN, saturation are then those of the hardware. What crosses halves, narrows or has a
@@ -30,7 +30,6 @@ typedef union emulated_lanes {
     __m512i ints;
     __m128 quarter[4];
     float f[16];
-    int32_t i[16];
     uint32_t u[16];
     uint8_t byte[64];
 } emulated_lanes;
