@@ -166,7 +166,7 @@ EMULATED __mmask16 _mm512_cmp_epi32_mask(__m512i a, __m512i b, int how) {
     for (int j = 0; j < 16; j++) {
         int32_t l = (int32_t)x.u[j], r = (int32_t)y.u[j];
         bool holds[] = {l == r, l < r, l <= r, false}; /* _MM_CMPINT_EQ, _LT, _LE */
-        bits |= (uint32_t)(holds[how & 3] != how >> 2) << j;
+        bits |= (uint32_t)(holds[how & 3] != (how >> 2 & 1)) << j;
     }
     return (__mmask16)bits;
 }
