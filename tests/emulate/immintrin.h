@@ -6,7 +6,7 @@
  * A 512-bit vector is two 256-bit ones, and most instructions are the AVX2 instruction on each:
  * rounding, NaN, saturation are then those of the hardware. What crosses halves, narrows or has a
  * mask goes lane by lane. A lane that is masked off is never touched in memory, so that the address
- * sanitizer sees what the real instruction would read. */
+ * sanitizer, to which memory.c is shown, sees what the real instruction would read and write. */
 #ifndef WEFT_TESTS_EMULATE_IMMINTRIN_H
 #define WEFT_TESTS_EMULATE_IMMINTRIN_H
 
@@ -301,31 +301,22 @@ EMULATED __m128 _mm_mask_mov_ps(__m128 otherwise, __mmask8 k, __m128 a) {
 
 /* ---- memory ---- */
 
-/* Elements of `bytes` bytes whose bit is set, from one place to the other. */
-EMULATED void emulated_copy(void *to, const void *from, uint32_t bits, int n, size_t bytes) {
-    for (int j = 0; j < n; j++)
-        if (bits >> j & 1)
-            memcpy((uint8_t *)to + (size_t)j * bytes, (const uint8_t *)from + (size_t)j * bytes,
-                   bytes);
-}
+/* memory.c; 64 bytes, or those of n elements of `bytes` bytes whose bit is set. */
+void emulated_copy_all(void *to, const void *from);
+void emulated_copy(void *to, const void *from, uint32_t bits, int n, size_t bytes);
 
 #define _mm512_loadu_si512 emulated_loadu_si512
 EMULATED __m512i _mm512_loadu_si512(const void *from) {
     __m512i a;
-    memcpy(&a, from, sizeof a);
+    emulated_copy_all(&a, from);
     return a;
 }
 
-#define _mm512_loadu_ps emulated_loadu_ps
-EMULATED __m512 _mm512_loadu_ps(const void *from) {
-    __m512 a;
-    memcpy(&a, from, sizeof a);
-    return a;
-}
+#define _mm512_loadu_ps(from) _mm512_castsi512_ps(_mm512_loadu_si512(from))
 
 #define _mm512_storeu_ps emulated_storeu_ps
 EMULATED void _mm512_storeu_ps(void *to, __m512 a) {
-    memcpy(to, &a, sizeof a);
+    emulated_copy_all(to, &a);
 }
 
 #define _mm512_mask_loadu_ps emulated_mask_loadu_ps
