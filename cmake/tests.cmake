@@ -23,7 +23,19 @@ function(weft_test_properties name kind)
   endif()
 endfunction()
 
-# One program for each test_<what>.c of a folder, linked to `module`; the folder's other C files belong to all of them.
+# A test program of the given sources, linked to `module`, and its line in ctest. After the list of sources come
+# its labels.
+function(weft_test_program name prefix module sources)
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE weft_${module} PkgConfig::CMOCKA PkgConfig::JANSSON m)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE
+    WEFT_GOLDEN="${WEFT_GOLDEN}" WEFT_DEMO_MODEL="${WEFT_DEMO_MODEL}" WEFT_SOURCE="${CMAKE_SOURCE_DIR}")
+  add_test(NAME ${prefix}.${name} COMMAND ${name})
+  weft_test_properties(${prefix}.${name} "${ARGN}")
+endfunction()
+
+# One program for each test_<what>.c of a folder; the folder's other C files belong to all of them.
 function(weft_test_folder folder prefix module)
   file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/test_*.c)
   if(NOT tests OR NOT TARGET weft_${module})
@@ -31,15 +43,10 @@ function(weft_test_folder folder prefix module)
   endif()
   file(GLOB shared CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.c)
   list(REMOVE_ITEM shared ${tests})
+  weft_isa_flags(${shared})
   foreach(file ${tests})
     get_filename_component(name ${file} NAME_WE)
-    add_executable(${name} ${file} ${shared})
-    target_link_libraries(${name} PRIVATE weft_${module} PkgConfig::CMOCKA PkgConfig::JANSSON m)
-    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-    target_compile_definitions(${name} PRIVATE
-      WEFT_GOLDEN="${WEFT_GOLDEN}" WEFT_DEMO_MODEL="${WEFT_DEMO_MODEL}" WEFT_SOURCE="${CMAKE_SOURCE_DIR}")
-    add_test(NAME ${prefix}.${name} COMMAND ${name})
-    weft_test_properties(${prefix}.${name} "${ARGN}")
+    weft_test_program(${name} ${prefix} ${module} "${file};${shared}" ${ARGN})
   endforeach()
 endfunction()
 
@@ -49,6 +56,7 @@ foreach(folder ${folders})
   weft_test_folder(unit/${module} unit.${module} ${module} unit ${module})
 endforeach()
 weft_test_folder(kern kern kern unit kern)
+add_subdirectory(${CMAKE_SOURCE_DIR}/tests/emulate)
 weft_test_folder(cp cp engine cp)
 weft_test_folder(golden golden engine golden)
 

@@ -178,6 +178,19 @@ static void run_head(kernels *k, int32_t layer, int32_t n_row) {
     run_rows(k, &k->head, k->hidden, n_row, &k->one, 1);
 }
 
+/* The arithmetic that a type's linear layers are held against. */
+static kern_peak peak_of(dtype type) {
+    switch (type) {
+    case DTYPE_Q4_0:
+    case DTYPE_Q4_1:
+        return KERN_PEAK_DOT4;
+    case DTYPE_Q8_0:
+        return KERN_PEAK_DOT8;
+    default:
+        return KERN_PEAK_FMA;
+    }
+}
+
 /* One shape: what runs it, and its weights [first, first + n_weight) of a layer; none: the head. */
 static const struct shape {
     const char *name;
@@ -207,8 +220,7 @@ static weft_status linear_measure(kernels *k, const kernels_case *c, kernels_wor
     bool cold = c->n_row <= COLD_ROWS;
     int32_t n_layer = s->n_weight ? k->n_layer : 1;
     const kern_weight *w = s->n_weight ? &k->layer[0].w[s->first] : &k->head;
-    kernels_work sum = {.peak = dtype_find((uint32_t)w->type)->quantised ? KERN_PEAK_INT8
-                                                                         : KERN_PEAK_FMA};
+    kernels_work sum = {.peak = peak_of(w->type)};
     for (int32_t pass = 0; cold ? pass < COLD_PASSES : sum.seconds < enough; pass++) {
         if (cold)
             kern_peaks_evict(k->peaks);
@@ -229,12 +241,20 @@ static weft_status linear_measure(kernels *k, const kernels_case *c, kernels_wor
 
 /* ---- cases ---- */
 
-static weft_status peak_add(bench *b, kernels *k, const char *name, const char *unit,
-                            weft_error *err) {
+static const struct {
+    const char *name, *unit;
+} peaks[KERN_N_PEAK] = {
+    [KERN_PEAK_DOT4] = {"4-bit dot", "GOP/s"},
+    [KERN_PEAK_DOT8] = {"8-bit dot", "GOP/s"},
+    [KERN_PEAK_FMA] = {"fp32 FMA", "GFLOP/s"},
+    [KERN_PEAK_READ] = {"memory read", "GB/s"},
+};
+
+static weft_status peak_add(bench *b, kernels *k, int32_t which, weft_error *err) {
     bench_case *c;
-    weft_status s = bench_case_add(b, "machine", 0, unit, &c, err);
+    weft_status s = bench_case_add(b, "machine", 0, peaks[which].unit, &c, err);
     if (s == WEFT_OK)
-        snprintf(c->name, sizeof c->name, "machine, %s", name);
+        snprintf(c->name, sizeof c->name, "machine, %s", peaks[which].name);
     k->cases[b->n_case - 1].kind = KERNELS_PEAK;
     return s;
 }
@@ -252,11 +272,9 @@ static weft_status linear_add(bench *b, kernels *k, int32_t shape, int32_t n_row
 
 static weft_status cases_list(bench *b, kernels *k, weft_error *err) {
     static const int32_t rows[] = {1, 4, 16, 64, KERNELS_ROWS};
-    weft_status s = peak_add(b, k, "int8 dot", "GOP/s", err);
-    if (s == WEFT_OK)
-        s = peak_add(b, k, "fp32 FMA", "GFLOP/s", err);
-    if (s == WEFT_OK)
-        s = peak_add(b, k, "memory read", "GB/s", err);
+    weft_status s = WEFT_OK;
+    for (int32_t i = 0; i < KERN_N_PEAK && s == WEFT_OK; i++)
+        s = peak_add(b, k, i, err);
     for (int32_t i = 0; i < N_SHAPE; i++)
         for (size_t j = 0; j < sizeof rows / sizeof *rows && s == WEFT_OK; j++) {
             bool head = shapes[i].n_weight == 0; /* gets its rows in chunks */
@@ -332,16 +350,14 @@ static void kernels_close(bench *b) {
 /* Figure and limit in the unit of whichever binds: reading bytes or doing operations. */
 static void sample_fill(const kernels *k, bench_case *c, int32_t repeat, const kernels_work *w,
                         bench_sample *out) {
-    static const char *const names[] = {"int8 dot", "fp32 FMA", "memory read"};
-    static const char *const units[] = {"GOP/s", "GFLOP/s", "GB/s"};
     const double *peak = k->peak;
     if (repeat == 0) {
         kern_peak by =
             w->bytes / peak[KERN_PEAK_READ] > w->ops / peak[w->peak] ? KERN_PEAK_READ : w->peak;
-        c->limit = names[by];
-        c->unit = units[by];
+        c->limit = peaks[by].name;
+        c->unit = peaks[by].unit;
     }
-    bool read = c->limit == names[KERN_PEAK_READ];
+    bool read = c->limit == peaks[KERN_PEAK_READ].name;
     *out = (bench_sample){.figure = (read ? w->bytes : w->ops) * 1e-9 / w->seconds,
                           .seconds = w->seconds / (double)w->n_call,
                           .limit = peak[read ? KERN_PEAK_READ : w->peak]};

@@ -6,7 +6,10 @@
 #include "base/status.h"
 
 typedef enum kern_peak {
-    KERN_PEAK_INT8, /* int8 dot products in registers, GOP/s (a multiplication or an addition) */
+    /* Exact dot products in registers, of int8 with 4-bit and with 8-bit codes, GOP/s (a
+     * multiplication or an addition). */
+    KERN_PEAK_DOT4,
+    KERN_PEAK_DOT8,
     KERN_PEAK_FMA,  /* fp32 fused multiply-add in registers, GFLOP/s */
     KERN_PEAK_READ, /* reading memory that no cache holds, GB/s (10^9 bytes) */
     KERN_N_PEAK
@@ -18,8 +21,7 @@ typedef struct kern_peaks kern_peaks;
  * and an eighth of the free memory. */
 weft_status kern_cpu_peaks_open(int32_t n_thread, kern_peaks **out, weft_error *err);
 void kern_peaks_close(kern_peaks *p); /* NULL is allowed */
-/* A measurement of about 20 ms, with the widest instructions of this machine that weft has
- * measuring loops for. */
+/* A measurement of about 20 ms, with the best level of this machine. */
 double kern_peaks_measure(kern_peaks *p, kern_peak which);
 /* Reads the whole buffer, so that what was in the caches before is not. */
 void kern_peaks_evict(kern_peaks *p);

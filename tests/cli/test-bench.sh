@@ -75,7 +75,8 @@ want_rc 0 kernels
 want_equal "$err" "" "kernels: stderr"
 rows="1 row,4 rows,16 rows,64 rows,512 rows"
 linear=$(for s in qkv o gate+up down; do tr , '\n' <<<"$rows" | sed "s/^/$s, /"; done)
-mapfile -t cases <<<"machine, int8 dot
+mapfile -t cases <<<"machine, 4-bit dot
+machine, 8-bit dot
 machine, fp32 FMA
 machine, memory read
 $linear
@@ -90,13 +91,14 @@ want_objects kernels "${cases[@]}"
 python3 - "$out" <<'PY' || fail "limits of the kernels"
 import json, sys
 got = [json.loads(line) for line in sys.argv[1].splitlines()]
-machine = {o["case"].removeprefix("machine, "): o for o in got[:3]}
+machine = {o["case"].removeprefix("machine, "): o for o in got[:4]}
 assert all("limit" not in o for o in machine.values())
-for o in got[3:]:
+for o in got[4:]:
     limit = machine[o["limit_name"]]
     assert o["unit"] == limit["unit"] and o["limit"] == limit["median"], o
     assert abs(o["share"] - o["median"] / o["limit"]) < 1e-9, o
-    assert o["limit_name"] != "int8 dot" or o["case"].startswith(("qkv", "o,", "gate", "down", "head")), o
+    assert o["limit_name"] != "4-bit dot", o
+    assert o["limit_name"] != "8-bit dot" or o["case"].startswith(("qkv", "o,", "gate", "down", "head")), o
     assert o["limit_name"] != "fp32 FMA" or o["case"].startswith(("prefill", "decode")), o
 PY
 plot=$(cat "$work/k.svg")

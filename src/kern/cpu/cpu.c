@@ -1,8 +1,7 @@
-/* The CPU kernel tables: which instruction-set levels exist, what this machine has, memory, and a
- * rank's device (its threads and scratch). */
+/* The CPU kernel tables: which instruction-set levels exist, memory, and a rank's device (its threads
+ * and scratch). */
 #include "kern/cpu/cpu.h"
 
-#include <cpuid.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -10,67 +9,10 @@
 #include "kern/cpu/attn_isa.h"
 #include "kern/cpu/linear_isa.h"
 
-/* ---- what the machine has ---- */
-
-/* Feature bits count only when the operating system saves the registers (XCR0). */
-typedef struct features {
-    uint32_t leaf1_ecx, leaf7_ebx, leaf7_ecx;
-    uint64_t xcr0;
-} features;
-
-static features detect(void) {
-    features f = {0};
-    uint32_t a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d))
-        return f;
-    f.leaf1_ecx = c;
-    if (c & bit_OSXSAVE) {
-        uint32_t lo, hi;
-        __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
-        f.xcr0 = (uint64_t)hi << 32 | lo;
-    }
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
-        f.leaf7_ebx = b;
-        f.leaf7_ecx = c;
-    }
-    return f;
-}
-
-static bool has_all(uint64_t value, uint64_t bits) {
-    return (value & bits) == bits;
-}
-
-enum {
-    XCR0_YMM = 0x06, /* SSE and AVX state */
-    XCR0_ZMM = 0xE6  /* and mask registers, both halves of ZMM */
-};
-
-/* The scalar files are compiled with FMA, so that fmaf is one instruction. */
-static bool scalar_present(void) {
-    features f = detect();
-    return has_all(f.xcr0, XCR0_YMM) && has_all(f.leaf1_ecx, bit_AVX | bit_FMA);
-}
-
-static bool avx2_present(void) {
-    features f = detect();
-    return scalar_present() && has_all(f.leaf1_ecx, bit_F16C) && has_all(f.leaf7_ebx, bit_AVX2);
-}
-
-static bool avx512_present(void) {
-    features f = detect();
-    return avx2_present() && has_all(f.xcr0, XCR0_ZMM) &&
-           has_all(f.leaf7_ebx, bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ);
-}
-
-/* Not AVX-VNNI (leaf 7, subleaf 1), which has no 512-bit form. */
-static bool avx512vnni_present(void) {
-    return avx512_present() && has_all(detect().leaf7_ecx, bit_AVX512VNNI);
-}
-
-const cpu_isa cpu_isa_scalar = {"scalar", scalar_present, &cpu_linear_scalar, &cpu_attn_scalar};
-const cpu_isa cpu_isa_avx2 = {"avx2", avx2_present, &cpu_linear_avx2, &cpu_attn_avx2};
-const cpu_isa cpu_isa_avx512 = {"avx512", avx512_present, &cpu_linear_avx512, &cpu_attn_avx512};
-const cpu_isa cpu_isa_avx512vnni = {"avx512vnni", avx512vnni_present, &cpu_linear_avx512vnni,
+const cpu_isa cpu_isa_scalar = {"scalar", cpu_has_scalar, &cpu_linear_scalar, &cpu_attn_scalar};
+const cpu_isa cpu_isa_avx2 = {"avx2", cpu_has_avx2, &cpu_linear_avx2, &cpu_attn_avx2};
+const cpu_isa cpu_isa_avx512 = {"avx512", cpu_has_avx512, &cpu_linear_avx512, &cpu_attn_avx512};
+const cpu_isa cpu_isa_avx512vnni = {"avx512vnni", cpu_has_avx512vnni, &cpu_linear_avx512vnni,
                                     &cpu_attn_avx512};
 
 /* ---- memory ---- */

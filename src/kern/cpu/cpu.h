@@ -19,10 +19,16 @@ typedef struct cpu_attn_isa
 /* One instruction-set level: filled once, const. */
 typedef struct cpu_isa {
     const char *name;
-    bool (*present)(void); /* does this machine (CPUID and XGETBV) have it */
+    bool (*present)(void); /* does this machine have it */
     const cpu_linear_isa *linear;
     const cpu_attn_isa *attn;
 } cpu_isa;
+
+/* present.c: does this machine, and its operating system, have all instructions of a level. */
+bool cpu_has_scalar(void);
+bool cpu_has_avx2(void);
+bool cpu_has_avx512(void);
+bool cpu_has_avx512vnni(void);
 
 extern const cpu_isa cpu_isa_scalar, cpu_isa_avx2, cpu_isa_avx512, cpu_isa_avx512vnni;
 

@@ -58,22 +58,32 @@ static void thread_compute(void *arg, int32_t thread, int32_t n_thread) {
     kern_peaks *p = arg;
     (void)thread;
     (void)n_thread;
-    bool dot = p->which == KERN_PEAK_INT8;
+    const cpu_peak_loop *loop = &p->isa->loop[p->which];
     int64_t n = 0, end = wait_now_ns() + MEASURE_NS;
     do {
-        atomic_fetch_add(&p->sink, (dot ? p->isa->int8 : p->isa->fma)(ROUNDS));
-        n += (int64_t)ROUNDS * (dot ? p->isa->int8_ops : p->isa->fma_ops);
+        atomic_fetch_add(&p->sink, loop->run(ROUNDS));
+        n += (int64_t)ROUNDS * loop->ops;
     } while (wait_now_ns() < end);
     atomic_fetch_add(&p->n_op, n);
 }
 
+/* NULL: none. */
+static const cpu_peak_isa *best_level(void) {
+    return cpu_has_avx512vnni() ? &cpu_peak_avx512vnni
+           : cpu_has_avx512()   ? &cpu_peak_avx512
+           : cpu_has_avx2()     ? &cpu_peak_avx2
+           : cpu_has_scalar()   ? &cpu_peak_scalar
+                                : NULL;
+}
+
 weft_status kern_cpu_peaks_open(int32_t n_thread, kern_peaks **out, weft_error *err) {
-    if (!cpu_isa_scalar.present())
+    const cpu_peak_isa *isa = best_level();
+    if (!isa)
         return error_set(err, WEFT_ERR_SETUP, "this machine has no AVX and FMA");
     kern_peaks *p = calloc(1, sizeof *p);
     if (!p)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for a measurement");
-    p->isa = cpu_isa_avx512vnni.present() ? &cpu_peak_avx512vnni : &cpu_peak_scalar;
+    p->isa = isa;
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
     size_t bytes = 2 * (size_t)(cache > 0 ? cache : NO_CACHE_SIZE);
     uint64_t left = memory_available("");

@@ -6,13 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kern/peak.h"
+
+typedef struct cpu_peak_loop {
+    int32_t ops; /* of one round */
+    uint32_t (*run)(int64_t n_round);
+} cpu_peak_loop;
+
 typedef struct cpu_peak_isa {
-    int32_t int8_ops, fma_ops; /* of one round */
-    uint32_t (*int8)(int64_t n_round);
-    uint32_t (*fma)(int64_t n_round);
+    cpu_peak_loop loop[KERN_PEAK_READ];                  /* the peaks of arithmetic */
     uint32_t (*read)(const uint8_t *from, size_t bytes); /* bytes: a multiple of 512 */
 } cpu_peak_isa;
 
-extern const cpu_peak_isa cpu_peak_scalar, cpu_peak_avx512vnni;
+extern const cpu_peak_isa cpu_peak_scalar, cpu_peak_avx2, cpu_peak_avx512, cpu_peak_avx512vnni;
 
 #endif

@@ -13,19 +13,18 @@
 #include "kern/cpu/peak_isa.h"
 #include "kern/peak.h"
 
-/* Chain c starts at c and takes 4 products of 3 and -2 a round in each lane of 32 bits. */
-static uint32_t int8_expected(const cpu_peak_isa *isa, int32_t chains, int64_t n) {
-    int32_t lanes = isa->int8_ops / chains / 8;
-    uint32_t x = 0;
-    for (int32_t c = 0; c < chains; c++)
-        x ^= (uint32_t)(c - 24 * (int32_t)n);
-    return x * (uint32_t)lanes;
+/* Chain c starts at c in each of its lanes of 32 bits and adds products of 3 and -2. */
+static void check_dot(const cpu_peak_loop *dot, int32_t chains, int32_t lanes) {
+    int32_t products = dot->ops / 2 / lanes; /* of a lane in all chains */
+    for (int64_t n = 0; n < 100; n += 33) {
+        int64_t sum = chains * (chains - 1) / 2 - 6 * products * n;
+        assert_int_equal(dot->run(n), (uint32_t)(sum * lanes));
+    }
 }
 
-static void check_level(const cpu_peak_isa *isa, int32_t chains) {
-    for (int64_t n = 0; n < 100; n += 33)
-        assert_int_equal(isa->int8(n), int8_expected(isa, chains, n));
-    assert_int_equal(isa->fma(1000), isa->fma_ops); /* every lane of every chain ends at 2 */
+static void check_level(const cpu_peak_isa *isa) {
+    const cpu_peak_loop *fma = &isa->loop[KERN_PEAK_FMA];
+    assert_int_equal(fma->run(1000), fma->ops); /* every lane of every chain ends at 2 */
 
     enum { BYTES = 512 * 5 };
     uint8_t *x = aligned_alloc(64, BYTES);
@@ -43,16 +42,42 @@ static void check_level(const cpu_peak_isa *isa, int32_t chains) {
 
 static void test_loops_scalar(void **state) {
     (void)state;
-    if (!cpu_isa_scalar.present())
+    if (!cpu_has_scalar())
         skip();
-    check_level(&cpu_peak_scalar, 12);
+    const cpu_peak_isa *isa = &cpu_peak_scalar;
+    check_dot(&isa->loop[KERN_PEAK_DOT4], 2, 4);
+    check_dot(&isa->loop[KERN_PEAK_DOT8], 6, 4);
+    check_level(isa);
+}
+
+static void test_loops_avx2(void **state) {
+    (void)state;
+    if (!cpu_has_avx2())
+        skip();
+    const cpu_peak_isa *isa = &cpu_peak_avx2;
+    check_dot(&isa->loop[KERN_PEAK_DOT4], 2, 8);
+    check_dot(&isa->loop[KERN_PEAK_DOT8], 6, 8);
+    check_level(isa);
+}
+
+static void test_loops_avx512(void **state) {
+    (void)state;
+    if (!cpu_has_avx512())
+        skip();
+    const cpu_peak_isa *isa = &cpu_peak_avx512;
+    check_dot(&isa->loop[KERN_PEAK_DOT4], 2, 16);
+    check_dot(&isa->loop[KERN_PEAK_DOT8], 6, 16);
+    check_level(isa);
 }
 
 static void test_loops_avx512vnni(void **state) {
     (void)state;
-    if (!cpu_isa_avx512vnni.present())
+    if (!cpu_has_avx512vnni())
         skip();
-    check_level(&cpu_peak_avx512vnni, 16);
+    const cpu_peak_isa *isa = &cpu_peak_avx512vnni;
+    check_dot(&isa->loop[KERN_PEAK_DOT4], 16, 16);
+    check_dot(&isa->loop[KERN_PEAK_DOT8], 16, 16);
+    check_level(isa);
 }
 
 static void test_measure(void **state) {
@@ -71,8 +96,8 @@ static void test_measure(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_loops_scalar),
-        cmocka_unit_test(test_loops_avx512vnni),
+        cmocka_unit_test(test_loops_scalar), cmocka_unit_test(test_loops_avx2),
+        cmocka_unit_test(test_loops_avx512), cmocka_unit_test(test_loops_avx512vnni),
         cmocka_unit_test(test_measure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,5 @@
 #include "vector_math.h"
 
-#pragma GCC target("avx2,fma,f16c")
 #include "kern/cpu/vec_avx2.h"
 
 #include "kern/cpu/exact_vec.h"

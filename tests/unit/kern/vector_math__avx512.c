@@ -1,6 +1,5 @@
 #include "vector_math.h"
 
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c")
 #include "kern/cpu/vec_avx512.h"
 
 #include "kern/cpu/exact_vec.h"
