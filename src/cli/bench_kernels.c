@@ -178,19 +178,6 @@ static void run_head(kernels *k, int32_t layer, int32_t n_row) {
     run_rows(k, &k->head, k->hidden, n_row, &k->one, 1);
 }
 
-/* The arithmetic that a type's linear layers are held against. */
-static kern_peak peak_of(dtype type) {
-    switch (type) {
-    case DTYPE_Q4_0:
-    case DTYPE_Q4_1:
-        return KERN_PEAK_DOT4;
-    case DTYPE_Q8_0:
-        return KERN_PEAK_DOT8;
-    default:
-        return KERN_PEAK_FMA;
-    }
-}
-
 /* One shape: what runs it, and its weights [first, first + n_weight) of a layer; none: the head. */
 static const struct shape {
     const char *name;
@@ -220,7 +207,7 @@ static weft_status linear_measure(kernels *k, const kernels_case *c, kernels_wor
     bool cold = c->n_row <= COLD_ROWS;
     int32_t n_layer = s->n_weight ? k->n_layer : 1;
     const kern_weight *w = s->n_weight ? &k->layer[0].w[s->first] : &k->head;
-    kernels_work sum = {.peak = peak_of(w->type)};
+    kernels_work sum = {.peak = kern_peak_of(w->type)};
     for (int32_t pass = 0; cold ? pass < COLD_PASSES : sum.seconds < enough; pass++) {
         if (cold)
             kern_peaks_evict(k->peaks);

@@ -85,9 +85,11 @@ static json_t *memory_json(const explain *e) {
 }
 
 static json_t *work_json(const explain_work *w) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I}", "int8_ops", (json_int_t)w->int8_ops, "fp32_ops",
-                     (json_int_t)w->fp32_ops, "attn_ops", (json_int_t)w->attn_ops, "weight_bytes",
-                     (json_int_t)w->weight_bytes, "kv_bytes", (json_int_t)w->kv_bytes);
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I}", "dot4_ops", (json_int_t)w->linear_ops[KERN_PEAK_DOT4],
+        "dot8_ops", (json_int_t)w->linear_ops[KERN_PEAK_DOT8], "fp32_ops",
+        (json_int_t)w->linear_ops[KERN_PEAK_FMA], "attn_ops", (json_int_t)w->attn_ops,
+        "weight_bytes", (json_int_t)w->weight_bytes, "kv_bytes", (json_int_t)w->kv_bytes);
 }
 
 json_t *plan_make_json(const explain *e, const char *model) {

@@ -326,8 +326,9 @@ static void ops_line(const printer *p, const char *name, int64_t n) {
 static void print_work(const printer *p) {
     const explain_work *w = &p->e->work;
     title(p, "Work of the step, all ranks");
-    ops_line(p, "linear layers, int8", w->int8_ops);
-    ops_line(p, "linear layers, fp32", w->fp32_ops);
+    ops_line(p, "linear layers, 4-bit dots", w->linear_ops[KERN_PEAK_DOT4]);
+    ops_line(p, "linear layers, 8-bit dots", w->linear_ops[KERN_PEAK_DOT8]);
+    ops_line(p, "linear layers, fp32", w->linear_ops[KERN_PEAK_FMA]);
     ops_line(p, "attention, fp32", w->attn_ops);
     size_line(p, "weights read", w->weight_bytes, "");
     size_line(p, "cache pages read", w->kv_bytes, "");

@@ -40,8 +40,7 @@ typedef struct dry_dev {
 static void dry_weight(kern_dev *dev, const kern_weight *w, int32_t n_row, int32_t n_out,
                        int32_t n_in) {
     const dry_dev *d = (const dry_dev *)dev;
-    bool int8 = dtype_find((uint32_t)w->type)->quantised;
-    *(int8 ? &d->work->int8_ops : &d->work->fp32_ops) += (int64_t)2 * n_row * n_out * n_in;
+    d->work->linear_ops[kern_peak_of(w->type)] += (int64_t)2 * n_row * n_out * n_in;
     if (n_row > 0)
         d->work->weight_bytes += (int64_t)d->k->packed_bytes(w->type, n_out, n_in);
 }
@@ -468,10 +467,10 @@ int64_t explain_sent(const explain_rank *r) {
 }
 
 double explain_seconds(const explain_work *w, const double peak[KERN_N_PEAK]) {
-    double linear = (double)w->int8_ops / peak[KERN_PEAK_INT8] +
-                    (double)w->fp32_ops / peak[KERN_PEAK_FMA],
-           weights = (double)w->weight_bytes / peak[KERN_PEAK_READ],
+    double linear = 0, weights = (double)w->weight_bytes / peak[KERN_PEAK_READ],
            attention = (double)w->attn_ops / peak[KERN_PEAK_FMA],
            cache = (double)w->kv_bytes / peak[KERN_PEAK_READ];
+    for (int32_t i = 0; i < KERN_N_PEAK; i++)
+        linear += (double)w->linear_ops[i] / peak[i];
     return 1e-9 * ((linear > weights ? linear : weights) + (attention > cache ? attention : cache));
 }

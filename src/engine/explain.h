@@ -58,10 +58,10 @@ typedef struct explain_rank {
 /* What the step has to compute and to read at least, all layers and all ranks together: what any
  * implementation would have to do. An operation is a multiplication or an addition. */
 typedef struct explain_work {
-    int64_t int8_ops, fp32_ops; /* of linear layers, by whether their weights are quantised */
-    int64_t attn_ops;           /* fp32: a score and a value row per query, head and visible key */
-    int64_t weight_bytes;       /* packed; once per linear operation and rank that has rows */
-    int64_t kv_bytes;           /* whole pages, each once */
+    int64_t linear_ops[KERN_N_PEAK]; /* of linear layers, by the limit of their weights' type */
+    int64_t attn_ops;     /* fp32: a score and a value row per query, head and visible key */
+    int64_t weight_bytes; /* packed; once per linear operation and rank that has rows */
+    int64_t kv_bytes;     /* whole pages, each once */
 } explain_work;
 
 typedef struct explain {

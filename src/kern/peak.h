@@ -4,6 +4,7 @@
 #define WEFT_KERN_PEAK_H
 
 #include "base/status.h"
+#include "tensor/dtype.h"
 
 typedef enum kern_peak {
     /* Exact dot products in registers, of int8 with 4-bit and with 8-bit codes, GOP/s (a
@@ -14,6 +15,19 @@ typedef enum kern_peak {
     KERN_PEAK_READ, /* reading memory that no cache holds, GB/s (10^9 bytes) */
     KERN_N_PEAK
 } kern_peak;
+
+/* The arithmetic that linear layers with weights of a type are held against. */
+static inline kern_peak kern_peak_of(dtype type) {
+    switch (type) {
+    case DTYPE_Q4_0:
+    case DTYPE_Q4_1:
+        return KERN_PEAK_DOT4;
+    case DTYPE_Q8_0:
+        return KERN_PEAK_DOT8;
+    default:
+        return KERN_PEAK_FMA;
+    }
+}
 
 typedef struct kern_peaks kern_peaks;
 

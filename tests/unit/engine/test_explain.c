@@ -298,8 +298,9 @@ static void work_of_a_step(void **state) {
     weft_engine_params p = params_of(1, 1, 1);
     explain *e = plan(demo, &p, ask_of(LIST(2), LIST(64)));
     const int64_t layer = 576 * (576 + 2 * 192 + 576 + 3 * 1536), head = 576 * 49152;
-    assert_int_equal(e->work.int8_ops, 2 * (3 * 30 * layer + 2 * head));
-    assert_int_equal(e->work.fp32_ops, 0);
+    assert_int_equal(e->work.linear_ops[KERN_PEAK_DOT4], 2 * 3 * 30 * layer);
+    assert_int_equal(e->work.linear_ops[KERN_PEAK_DOT8], 2 * 2 * head); /* Q8_0 */
+    assert_int_equal(e->work.linear_ops[KERN_PEAK_FMA], 0);
     assert_int_equal(e->work.attn_ops, 4 * (1 + 2 + 65) * 9 * 64 * 30);
     assert_int_equal(e->work.kv_bytes, (1 + 5) * 16 * 768 * 30);
     /* norms and angles are packed too, and no work of a linear layer */
@@ -311,7 +312,7 @@ static void work_of_a_step(void **state) {
     for (int32_t i = 0; i < 3; i++) {
         p = params_of(sizes[i].tp, sizes[i].pcp, sizes[i].dcp);
         e = plan(demo, &p, ask_of(LIST(2), LIST(64)));
-        assert_int_equal(e->work.int8_ops, one.int8_ops);
+        assert_memory_equal(e->work.linear_ops, one.linear_ops, sizeof one.linear_ops);
         assert_int_equal(e->work.attn_ops, one.attn_ops);
         assert_int_equal(e->work.kv_bytes, one.kv_bytes);
         assert_true(e->work.weight_bytes >= one.weight_bytes);
@@ -323,13 +324,14 @@ static void work_of_a_step(void **state) {
 static void seconds_of_work(void **state) {
     (void)state;
     const double peak[KERN_N_PEAK] = {
-        [KERN_PEAK_INT8] = 4, [KERN_PEAK_FMA] = 2, [KERN_PEAK_READ] = 1};
-    const explain_work compute = {.int8_ops = 4000000000,
-                                  .fp32_ops = 6000000000,
+        [KERN_PEAK_DOT4] = 4, [KERN_PEAK_DOT8] = 8, [KERN_PEAK_FMA] = 2, [KERN_PEAK_READ] = 1};
+    const explain_work compute = {.linear_ops = {[KERN_PEAK_DOT4] = 2000000000,
+                                                 [KERN_PEAK_DOT8] = 4000000000,
+                                                 [KERN_PEAK_FMA] = 6000000000},
                                   .attn_ops = 10000000000,
                                   .weight_bytes = 1,
                                   .kv_bytes = 1},
-                       read = {.int8_ops = 1,
+                       read = {.linear_ops = {[KERN_PEAK_DOT4] = 1},
                                .attn_ops = 1,
                                .weight_bytes = 7000000000,
                                .kv_bytes = 500000000};
