@@ -145,6 +145,7 @@ typedef struct weft_engine_stats {
     int64_t n_row;               /* token rows computed so far, recomputed ones too */
     int64_t n_page, n_page_used; /* over the ranks of one cache replica */
     uint64_t weight_bytes, kv_bytes, scratch_bytes; /* of the process */
+    uint64_t planned_bytes; /* these, kernel threads' scratch, host buffers: weft plan's total */
     int32_t max_model_len, world, n_thread, kv_pages;
     const char *isa;
 } weft_engine_stats;

@@ -71,8 +71,9 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
     kern_memory_add(plan, "pages received", pages * attn_page_bytes(a), &a->page_recv);
 }
 
-static kern_kv kv_view(const attn_rank *a, kern_mem pages) {
-    return (kern_kv){a->kv_type, a->n_kv_head, a->head_dim, pages};
+/* stride: a->page_stride in the cache, attn_page_bytes among received pages. */
+static kern_kv kv_view(const attn_rank *a, kern_mem pages, size_t stride) {
+    return (kern_kv){a->kv_type, a->n_kv_head, a->head_dim, stride, pages};
 }
 
 /* New K/V to the owner of their page in every replica; in the cache before any attention of this
@@ -90,7 +91,7 @@ static weft_status deliver(attn_rank *a, const batch_local *b, kern_mem block, k
         a->comm->v->all_to_all_v(a->comm, COMM_PCP, a->wire_send, sn, sa, a->wire_recv, rn, ra);
     if (s != WEFT_OK)
         return s;
-    kern_kv_store store = {.kv = kv_view(a, pages),
+    kern_kv_store store = {.kv = kv_view(a, pages, a->page_stride),
                            .n = b->n_recv,
                            .wire = a->wire_recv,
                            .slots = block_at(block, b->at_slot)};
@@ -104,8 +105,8 @@ static weft_status deliver(attn_rank *a, const batch_local *b, kern_mem block, k
 }
 
 static kern_attn_fold fold_args(const attn_rank *a, const batch_local *b, kern_mem block,
-                                kern_mem pages, float scale) {
-    return (kern_attn_fold){.kv = kv_view(a, pages),
+                                kern_kv kv, float scale) {
+    return (kern_attn_fold){.kv = kv,
                             .n_head = a->n_head,
                             .scale = scale,
                             .q = a->q,
@@ -126,7 +127,7 @@ static weft_status pass_q(attn_rank *a, const batch_local *b, kern_mem block, ke
     if (s != WEFT_OK)
         return s;
 
-    kern_attn_fold f = fold_args(a, b, block, pages, scale);
+    kern_attn_fold f = fold_args(a, b, block, kv_view(a, pages, a->page_stride), scale);
     f.n_span = b->n_span, f.spans = block_at(block, b->at_span);
     f.shard0 = a->topo->shard_cut[self], f.tree = &a->cover;
     f.state_q0 = 0, f.state = a->state;
@@ -157,7 +158,7 @@ static weft_status pass_kv(attn_rank *a, const batch_local *b, const batch_round
         rn[m] = (size_t)r->recv_n[m] * p, ra[m] = (size_t)r->recv_at[m] * p;
     }
     trace_phase("pack pages");
-    a->k->kv_pack(a->dev, &(kern_kv_pack){.from = kv_view(a, pages),
+    a->k->kv_pack(a->dev, &(kern_kv_pack){.from = kv_view(a, pages, a->page_stride),
                                           .n = r->n_send,
                                           .pages = block_at(block, r->at_send),
                                           .out = a->page_send});
@@ -166,7 +167,7 @@ static weft_status pass_kv(attn_rank *a, const batch_local *b, const batch_round
         a->comm->v->all_to_all_v(a->comm, COMM_DCP, a->page_send, sn, sa, a->page_recv, rn, ra);
     if (s != WEFT_OK)
         return s;
-    kern_attn_fold f = fold_args(a, b, block, a->page_recv, scale);
+    kern_attn_fold f = fold_args(a, b, block, kv_view(a, a->page_recv, p), scale);
     f.n_span = r->n_span, f.spans = block_at(block, r->at_span);
     f.shard0 = 0, f.tree = &a->whole;
     f.state_q0 = b->n_gather, f.state = a->state_kv;

@@ -26,6 +26,7 @@ typedef struct attn_rank {
     const topo *topo;
     kern_kv_type kv_type;
     int32_t n_head, n_kv_head, head_dim; /* local */
+    size_t page_stride; /* bytes from page to page of one layer in the cache; its owner sets it */
     attn_fault fault;
 
     /* Trees over the V shards: what each DCP member's own shards fold to, and the rest at home. */

@@ -42,13 +42,13 @@ weft_status kernels_attn_list(bench *b, kernels *k, weft_error *err) {
 }
 
 static size_t page_bytes(const kernels *k) {
-    return (size_t)k->kv.n_kv_head * 2 * (size_t)k->k->profile.page_tokens *
-           (size_t)k->kv.head_dim * kern_kv_elem(k->kv.type);
+    return kern_kv_page_bytes(&k->kv);
 }
 
 void kernels_attn_plan(kernels *k) {
     const load_config *c = k->cfg;
     k->kv = (kern_kv){.type = k->setup.kv_type, .n_kv_head = c->n_kv_head, .head_dim = c->head_dim};
+    k->kv.page_stride = page_bytes(k);
     tree_cover(k->k->profile.kv_shards, 0, k->k->profile.kv_shards, &k->shards);
     size_t heads = (size_t)KERNELS_ROWS * (size_t)c->n_head;
     kern_memory_add(&k->memory, "cache", (size_t)k->n_page * page_bytes(k), &k->kv.pages);

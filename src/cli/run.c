@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "cli/cli.h"
@@ -250,9 +251,14 @@ static void stats_print(const session *s) {
             s->t_first, (double)s->n_id / s->t_first, s->n_token);
     if (s->n_token > 1)
         fprintf(stderr, ", %.1f tok/s", (s->n_token - 1) / decode);
-    fprintf(stderr, "; %.1f MiB weights, %.1f MiB cache, %.1f MiB scratch\n",
-            (double)st.weight_bytes / 1048576, (double)st.kv_bytes / 1048576,
-            (double)st.scratch_bytes / 1048576);
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    double mib = 1048576, peak = (double)use.ru_maxrss * 1024, planned = (double)st.planned_bytes;
+    fprintf(stderr,
+            "\n%.1f MiB weights, %.1f MiB cache, %.1f MiB buffers; planned %.1f MiB in all, most "
+            "resident %.1f MiB (%.2f of it)\n",
+            (double)st.weight_bytes / mib, (double)st.kv_bytes / mib,
+            (double)st.scratch_bytes / mib, planned / mib, peak / mib, peak / planned);
 }
 
 static int run(const void *v_, const option_list *args) {

@@ -268,6 +268,7 @@ void weft_engine_get_stats(const weft_engine *e, weft_engine_stats *out) {
                                .weight_bytes = e->weights->memory.bytes,
                                .kv_bytes = kv,
                                .scratch_bytes = rank_bytes - kv,
+                               .planned_bytes = e->planned_bytes,
                                .max_model_len = s->p.max_model_len,
                                .world = s->world,
                                .n_thread = s->p.n_thread,

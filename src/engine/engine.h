@@ -137,6 +137,11 @@ void front_fail(front *f, weft_status status, const char *text);
 weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err);
 
 /* rank.c */
+/* What a rank takes beside the kernels' memory: host buffers (plan, results, logits), and scratch of
+ * its kernel threads. */
+size_t engine_rank_host_bytes(const engine_setup *s, const topo *t);
+size_t engine_rank_scratch_bytes(const load_config *cfg, const engine_setup *s, int32_t rank,
+                                 const batch_builder *b);
 /* Every rank is planned before the first takes its memory, so that a set-up which does not fit
  * takes none. */
 weft_status engine_rank_plan(weft_engine *e, int32_t rank, weft_error *err);

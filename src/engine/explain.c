@@ -281,12 +281,8 @@ static void rank_memory(const explain *e, explain_rank *r, const batch_builder *
     kern_memory_add(&r->memory, "step block", (size_t)batch_block_cap(b) * sizeof(int32_t),
                     &nowhere);
     kern_memory_add(&r->memory, "results", rows * sizeof(engine_result), &nowhere);
-    kern_limits limits = engine_setup_limits(e->cfg, s, b);
-    r->scratch_bytes = s->k->scratch_bytes(r->n_thread, &limits);
-    r->host_bytes = plan_cap(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens) +
-                    rows * sizeof(engine_result);
-    if (r->topo.t == 0)
-        r->host_bytes += (size_t)MODEL_LOGIT_CHUNK * (size_t)s->model.n_vocab * sizeof(float);
+    r->scratch_bytes = engine_rank_scratch_bytes(e->cfg, s, (int32_t)(r - e->rank), b);
+    r->host_bytes = engine_rank_host_bytes(s, &r->topo);
 }
 
 static weft_status rank_make(explain *e, const model_weights *w, const step *st, int32_t i,

@@ -14,6 +14,20 @@ static size_t plan_bytes_cap(const engine_setup *s) {
     return plan_cap(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens);
 }
 
+size_t engine_rank_host_bytes(const engine_setup *s, const topo *t) {
+    size_t rows = (size_t)s->p.max_num_batched_tokens;
+    size_t bytes = plan_bytes_cap(s) + rows * sizeof(engine_result);
+    if (t->t == 0)
+        bytes += (size_t)MODEL_LOGIT_CHUNK * (size_t)s->model.n_vocab * sizeof(float);
+    return bytes;
+}
+
+size_t engine_rank_scratch_bytes(const load_config *cfg, const engine_setup *s, int32_t rank,
+                                 const batch_builder *b) {
+    kern_limits limits = engine_setup_limits(cfg, s, b);
+    return s->k->scratch_bytes(engine_setup_threads(s, rank), &limits);
+}
+
 /* The rank's groups, transport end and device threads. */
 static weft_status open_parts(engine_rank *r, weft_error *err) {
     weft_engine *e = r->e;
@@ -49,7 +63,10 @@ static weft_status plan_memory(engine_rank *r, weft_error *err) {
     kern_memory_add(&r->memory, "step block", (size_t)batch_block_cap(r->builder) * sizeof(int32_t),
                     &r->block);
     kern_memory_add(&r->memory, "results", rows * sizeof(engine_result), &r->results);
-    return engine_memory_plan(e, r->memory.bytes, err);
+    size_t scratch =
+        engine_rank_scratch_bytes(load_get_config(e->model->file), s, r->rank, r->builder);
+    size_t host = engine_rank_host_bytes(s, &r->topo);
+    return engine_memory_plan(e, r->memory.bytes + scratch + host, err);
 }
 
 static weft_status take_memory(engine_rank *r, weft_error *err) {

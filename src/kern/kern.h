@@ -127,8 +127,12 @@ static inline size_t kern_kv_elem(kern_kv_type t) {
 typedef struct kern_kv {
     kern_kv_type type;
     int32_t n_kv_head, head_dim;
-    kern_mem pages; /* of one layer: [page][n_kv_head] {K, V} */
+    size_t page_stride; /* bytes from page to page, at least kern_kv_page_bytes */
+    kern_mem pages;     /* of one layer: [page][n_kv_head] {K, V} */
 } kern_kv;
+static inline size_t kern_kv_page_bytes(const kern_kv *kv) {
+    return (size_t)kv->n_kv_head * 2 * 16 * (size_t)kv->head_dim * kern_kv_elem(kv->type);
+}
 
 /* RoPE on q and k, rounding of k and v to the cache's type. Pairs are adjacent elements (2i, 2i+1),
  * as GGUF's llama stores them: y[2i] = fma(x[2i], c, -(x[2i+1] * s)),  y[2i+1] = fma(x[2i], s,
@@ -154,7 +158,7 @@ typedef struct kern_kv_store {
     kern_mem slots; /* i32 [n] */
 } kern_kv_store;
 
-/* Copies n whole pages of one layer, pages[i] of `from` to out + i * page bytes. */
+/* Copies n whole pages of one layer, pages[i] of `from` to out + i * kern_kv_page_bytes. */
 typedef struct kern_kv_pack {
     kern_kv from;
     int32_t n;

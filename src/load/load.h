@@ -75,6 +75,9 @@ weft_status load_open(const char *path, load_model **out, weft_error *err);
 weft_status load_open_memory(const void *data, size_t bytes, const char *name, load_model **out,
                              weft_error *err);
 void load_close(load_model *m); /* NULL is allowed */
+/* The file's pages stop counting as the process's; who reads them again gets them from the system's
+ * file cache. For after the weights are packed: the plain ones are hardly read any more. */
+void load_forget_pages(const load_model *m);
 
 const load_config *load_get_config(const load_model *m);
 const load_vocab *load_get_vocab(const load_model *m);

@@ -97,6 +97,12 @@ weft_status load_open(const char *path, load_model **out, weft_error *err) {
     return WEFT_OK;
 }
 
+void load_forget_pages(const load_model *m) {
+    if (m->map != NULL) {
+        madvise((void *)(uintptr_t)m->map, m->map_bytes, MADV_DONTNEED);
+    }
+}
+
 void load_close(load_model *m) {
     if (m != NULL) {
         load_unmap_file(m->map, m->map_bytes);

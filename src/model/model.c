@@ -20,7 +20,7 @@ kern_mem model_block_at(kern_mem block, int32_t i) {
 }
 
 kern_mem model_layer_pages(const model_rank *r, int32_t layer) {
-    return kern_at(r->kv, (size_t)layer * (size_t)r->kv_pages * attn_page_bytes(&r->attn));
+    return kern_at(r->kv, (size_t)layer * attn_page_bytes(&r->attn));
 }
 
 void model_topo(const load_config *cfg, const kern_profile *p, topo_model *out) {
@@ -170,6 +170,7 @@ weft_status model_weights_pack(model_weights *w, int32_t n_thread,
     rope_fill(w, rope, ROPE_ROWS);
     team_float_mode_restore(clients);
     team_close(job.threads);
+    load_forget_pages(w->file);
 undo_lists:
     free(rope);
     free(job.first);
@@ -199,8 +200,8 @@ weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, k
                       .tok_cap = batch_tok_cap(s->builder)};
     attn_rank_init(&r->attn, w->k, s->dev, s->comm, s->topo, s->kv_type, w->cfg->head_dim,
                    s->builder, s->round_pages, s->fault, plan);
-    size_t layer = (size_t)s->kv_pages * attn_page_bytes(&r->attn);
-    kern_memory_add(plan, "KV cache", (size_t)w->cfg->n_layer * layer, &r->kv);
+    r->attn.page_stride = (size_t)w->cfg->n_layer * attn_page_bytes(&r->attn);
+    kern_memory_add(plan, "KV cache", (size_t)s->kv_pages * r->attn.page_stride, &r->kv);
     kern_memory_add(plan, "logits",
                     (size_t)MODEL_LOGIT_CHUNK * (size_t)w->cfg->n_vocab * sizeof(float),
                     &r->logits);

@@ -102,7 +102,7 @@ void model_weight_add(model_weights *w, const load_tensor *from, kern_weight *to
 void model_vector_add(model_weights *w, const load_tensor *from, kern_mem *to);
 /* Address of element i of the uploaded step block. */
 kern_mem model_block_at(kern_mem block, int32_t i);
-/* This layer's page pool. */
+/* This layer's page 0. The cache is [page][layer], so that a short context touches little memory. */
 kern_mem model_layer_pages(const model_rank *r, int32_t layer);
 
 #endif

@@ -18,6 +18,7 @@
 #include "sample/sample.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -284,9 +285,48 @@ static int32_t pick(sampler *s, const weft_sampling *p, int32_t output_index) {
     return pick_noisy(s, NULL, s->n_vocab, min_p, row);
 }
 
+/* Nothing but the token is wanted, and nothing changes the logits. */
+static bool is_plain_greedy(const weft_sampling *p) {
+    return p->temperature == 0.0f && !p->logprob && p->n_top == 0 &&
+           p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f &&
+           p->frequency_penalty == 0.0f;
+}
+
+/* The largest finite logit, the first of equal ones, by its value and then its place; -1: none. A
+ * step of many requests does this for each: lanes without branches, not one comparison after the
+ * other. */
+static int32_t largest_logit(const float *x, int32_t n) {
+    enum { LANES = 8 };
+    float lane[LANES], max = -HUGE_VALF;
+    int32_t i = 0;
+    for (int32_t j = 0; j < LANES; j++)
+        lane[j] = -HUGE_VALF;
+    for (; i + LANES <= n; i += LANES)
+        for (int32_t j = 0; j < LANES; j++) {
+            float v = fabsf(x[i + j]) <= FLT_MAX ? x[i + j] : -HUGE_VALF;
+            lane[j] = v > lane[j] ? v : lane[j];
+        }
+    for (; i < n; i++)
+        if (isfinite(x[i]) && x[i] > max)
+            max = x[i];
+    for (int32_t j = 0; j < LANES; j++)
+        max = lane[j] > max ? lane[j] : max;
+    for (i = 0; i < n; i++)
+        if (x[i] == max && max > -HUGE_VALF)
+            return i;
+    return -1;
+}
+
 weft_status sample_pick(sampler *s, const float *logits, const weft_sampling *p,
                         const int32_t *tokens, int32_t n_prompt, int32_t n_token,
                         sample_result *out) {
+    if (is_plain_greedy(p)) {
+        int32_t best = largest_logit(logits, s->n_vocab);
+        if (best >= 0) {
+            *out = (sample_result){.token = best};
+            return WEFT_OK;
+        }
+    }
     weft_status st = read_row(s, logits);
     if (st != WEFT_OK) { /* ends the request, so there is one line of it; scored rows may be many */
         log_error("sampling: none of a row's %d logits is finite", s->n_vocab);

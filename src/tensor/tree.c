@@ -82,3 +82,56 @@ void tree_finish(int32_t n, const int32_t *cut, int32_t n_part, tree_prog *out) 
         }
     }
 }
+
+/* In postfix the subtree whose root is operation i is a range of operations that ends at i. */
+typedef struct subtree {
+    int32_t n_op, n_push;
+    int32_t parent; /* operation; -1 when the node is handed out */
+} subtree;
+
+static void find_subtrees(const tree_prog *p, subtree *at) {
+    int32_t root[TREE_MAX_DEPTH], depth = 0;
+    for (int32_t i = 0; i < p->n_op; i++) {
+        at[i] = (subtree){.n_op = 1, .n_push = p->op[i] >= 0, .parent = -1};
+        if (p->op[i] == TREE_EMIT)
+            depth--;
+        if (p->op[i] == TREE_ADD) {
+            for (int32_t k = 0; k < 2; k++) {
+                subtree *child = &at[root[--depth]];
+                at[i].n_op += child->n_op;
+                at[i].n_push += child->n_push;
+                child->parent = i;
+            }
+        }
+        if (p->op[i] != TREE_EMIT)
+            root[depth++] = i;
+    }
+}
+
+static void put_piece(const tree_prog *p, int32_t end, const subtree *s, int32_t first,
+                      tree_prog *out) {
+    *out = (tree_prog){.n_push = s->n_push};
+    for (int32_t i = end - s->n_op + 1; i <= end; i++)
+        put_op(out, p->op[i] >= 0 ? p->op[i] - first : p->op[i]);
+    put_op(out, TREE_EMIT);
+}
+
+void tree_split_make(const tree_prog *p, int32_t max_push, tree_split *out) {
+    subtree at[TREE_MAX_OP];
+    int32_t first = 0;
+    find_subtrees(p, at);
+    out->n_piece = 0;
+    out->rest = (tree_prog){0};
+    for (int32_t i = 0; i < p->n_op; i++) {
+        bool small = p->op[i] != TREE_EMIT && at[i].n_push <= max_push;
+        if (!small) {
+            put_op(&out->rest, p->op[i]);
+        } else if (at[i].parent < 0 || at[at[i].parent].n_push > max_push) {
+            put_piece(p, i, &at[i], first, &out->piece[out->n_piece]);
+            out->first[out->n_piece] = first;
+            first += at[i].n_push;
+            put_op(&out->rest, out->n_piece++);
+        }
+    }
+    out->rest.n_push = out->n_piece;
+}

@@ -42,4 +42,15 @@ void tree_cover(int32_t n, int32_t lo, int32_t hi, tree_prog *out);
  * cut[0] = 0, cut[n_part] = n. Emits one node. */
 void tree_finish(int32_t n, const int32_t *cut, int32_t n_part, tree_prog *out);
 
+/* A program cut into pieces that different threads can do: the maximal subtrees with up to max_push
+ * operands, each a program of its own (operands numbered from 0 at first[i], one node), and the
+ * rest, whose operands are the pieces. */
+typedef struct tree_split {
+    int32_t n_piece;
+    tree_prog piece[TREE_MAX_LEAF];
+    int32_t first[TREE_MAX_LEAF];
+    tree_prog rest;
+} tree_split;
+void tree_split_make(const tree_prog *p, int32_t max_push, tree_split *out);
+
 #endif

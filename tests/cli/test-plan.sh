@@ -44,8 +44,8 @@ python3 - "$plan" "$work/stats" <<'PY' || fail "json"
 import json, sys
 p, stats = json.loads(sys.argv[1]), open(sys.argv[2], encoding="utf-8").read()
 m = p["memory"]
-line = "%.1f MiB weights, %.1f MiB cache, %.1f MiB scratch" % tuple(
-    m[k] / 1048576 for k in ("weight_bytes", "kv_bytes", "scratch_bytes"))
+line = "%.1f MiB weights, %.1f MiB cache, %.1f MiB buffers; planned %.1f MiB in all" % tuple(
+    m[k] / 1048576 for k in ("weight_bytes", "kv_bytes", "scratch_bytes", "total_bytes"))
 assert line in stats, (line, stats)
 assert p["identity"] in stats and p["world"] == len(p["ranks"]) == 6
 assert sum(r["memory_bytes"] for r in p["ranks"]) == m["kv_bytes"] + m["scratch_bytes"]
@@ -91,4 +91,14 @@ want_rc 2 "a prompt without room"
 want_text "$err" "--prompts 8192" "a prompt without room"
 weft plan -m "$work/missing.gguf"
 want_rc 3 "a missing file"
+
+# What a process has resident at most stays near what was planned (a sanitizer has memory of its own).
+if [ -z "$WEFT_SANITIZE" ] && [ -f "$WEFT_DEMO_MODEL" ]; then
+    for topology in "" "--pcp 2 --dcp 2" "--tp 3"; do
+        # shellcheck disable=SC2086
+        "$WEFT" run -m "$WEFT_DEMO_MODEL" $topology -p "$(seq 1 80)" -n 2 --stats >/dev/null 2>"$work/stats" || fail "run: $(cat "$work/stats")"
+        share=$(sed -n 's/.*most resident .* MiB (\(.*\) of it)$/\1/p' "$work/stats")
+        awk -v s="$share" 'BEGIN { exit !(s > 0.3 && s <= 1.25) }' || fail "resident memory is '$share' of the planned: $(cat "$work/stats")"
+    done
+fi
 finish

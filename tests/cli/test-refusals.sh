@@ -92,7 +92,7 @@ want_equal "$(wc -l <"$work/err")" 1 "lines about a failed rank"
 
 # what is said at the end of a run comes after its text
 "$WEFT" run -m "$model" -p x -n 2 --stats >"$work/both" 2>&1 </dev/null
-want_text "$(tail -2 "$work/both" | head -1)" "exact/P16/V16" "--stats behind the text"
+want_text "$(tail -3 "$work/both" | head -1)" "exact/P16/V16" "--stats behind the text"
 [ "$(grep -c '^exact/P16/V16' "$work/both")" -eq 1 ] || fail "--stats stands on a line of its own: $(cat "$work/both")"
 
 # on a terminal of 80 columns no line of these is wider, and the progress bar leaves the lines alone

@@ -5,14 +5,34 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdatomic.h>
 
 /* ---- work items: (span, query block, KV head) ---- */
+
+/* Few items with a long context, one long request that decodes for instance, would leave threads
+ * idle: then an item is one piece of the tree, and who finishes an item's last piece does the rest.
+ * A piece's node, [row][head_dim + 2], waits in the scratch of some thread. */
+enum {
+    MOST_SPLIT = 64,     /* items that are cut */
+    SPLIT_PAGES = 16,    /* of the longest item, at least */
+    PIECES_A_THREAD = 4, /* wanted */
+    PIECES_MOST = 12,    /* of a thread */
+    PIECE_ROWS = 8       /* most rows of a block that is cut */
+};
+
+typedef struct fold_cut {
+    tree_split split;
+    _Atomic int32_t n_done[MOST_SPLIT]; /* pieces of an item */
+} fold_cut;
 
 typedef struct fold_job {
     kern_dev *dev;
     const kern_attn_fold *p;
     int32_t group, block_tokens;
     int32_t n_item, top_class;
+    int32_t most_rows, most_pages; /* of an item */
+    int32_t n_piece;               /* of an item; 1: the items are whole */
+    fold_cut *cut;                 /* holds something when they are not */
 } fold_job;
 
 /* Tokens [tok, tok + n_tok) of a span. Blocks are cut at multiples of block_tokens of the position,
@@ -83,7 +103,10 @@ static void count_items(fold_job *j) {
         for (int32_t b = 0; b < n; b++) {
             query_block q = block_at(j, s, b);
             int32_t class = block_class(&q);
+            int32_t pages = (s->pos + q.tok + q.n_tok - s->first_key) / CPU_PAGE;
             j->top_class = class > j->top_class ? class : j->top_class;
+            j->most_rows = j->most_rows > q.n_tok * j->group ? j->most_rows : q.n_tok * j->group;
+            j->most_pages = j->most_pages > pages ? j->most_pages : pages;
         }
     }
 }
@@ -102,12 +125,13 @@ static int32_t block_tokens(int32_t group) {
  * scored in batches that reach over the ends of shards, since scores depend on no state: a short
  * context has one page or two in each shard, too few to keep the fma units busy. */
 typedef struct page_walk {
-    const kern_attn_fold *p;
-    const cpu_attn_isa *isa;
+    const tree_prog *tree;
+    int32_t kv_shards, shard0; /* operand 0 is shard0 */
+    const cpu_fold *fold;
     const cpu_block *block;
     const int32_t *table;
     const uint8_t *pages; /* of the item's KV head */
-    size_t page_bytes;
+    size_t page_stride;
     int32_t first, end;    /* logical pages that hold a key which some row sees */
     int32_t operand, next; /* next logical page to look at; -1: the shard's first */
     int32_t n, at;         /* the batch and the place in it */
@@ -124,14 +148,14 @@ static int32_t reverse_bits(int32_t x, int32_t n_values) {
 
 /* First logical page >= first of the shard. */
 static int32_t shard_start(const page_walk *w) {
-    int32_t v = w->p->kv_shards;
-    int32_t i = reverse_bits(w->p->shard0 + w->operand, v);
+    int32_t v = w->kv_shards;
+    int32_t i = reverse_bits(w->shard0 + w->operand, v);
     return i >= w->first ? i : i + (w->first - i + v - 1) / v * v;
 }
 
 static void score_batch(page_walk *w) {
     w->n = w->at = 0;
-    while (w->n < w->block->page_batch && w->operand < w->p->tree->n_push) {
+    while (w->n < w->block->page_batch && w->operand < w->tree->n_push) {
         if (w->next < 0)
             w->next = shard_start(w);
         if (w->next >= w->end) {
@@ -139,37 +163,37 @@ static void score_batch(page_walk *w) {
             w->next = -1;
             continue;
         }
-        w->page[w->n] = (cpu_page){.k = w->pages + (size_t)w->table[w->next] * w->page_bytes,
+        w->page[w->n] = (cpu_page){.k = w->pages + (size_t)w->table[w->next] * w->page_stride,
                                    .key0 = w->next * CPU_PAGE};
         w->page_operand[w->n++] = w->operand;
-        w->next += w->p->kv_shards;
+        w->next += w->kv_shards;
     }
     if (w->n > 0)
-        w->isa->score(w->block, w->page, w->n);
+        w->fold->score(w->block, w->page, w->n);
 }
 
-static void fold_shard(page_walk *w, int32_t operand, const cpu_states *s) {
+static void fold_shard(page_walk *w, int32_t operand, cpu_states *s) {
     for (;;) {
         if (w->at == w->n)
             score_batch(w);
         if (w->n == 0 || w->page_operand[w->at] != operand)
             return;
-        w->isa->update(w->block, &w->page[w->at], w->at, s);
+        w->fold->update(w->block, &w->page[w->at], w->at, s);
         w->at++;
     }
 }
 
 static page_walk walk_pages(const fold_job *j, const kern_span *s, int32_t kv_head,
-                            const cpu_block *b, int32_t last_key) {
+                            const cpu_fold *fold, const cpu_block *b, int32_t last_key) {
     const kern_kv *kv = &j->p->kv;
     size_t head_bytes = 2 * CPU_PAGE * (size_t)kv->head_dim * kern_kv_elem(kv->type);
     int32_t end = last_key / CPU_PAGE + 1;
-    return (page_walk){.p = j->p,
-                       .isa = j->dev->isa->attn,
+    return (page_walk){.kv_shards = j->p->kv_shards,
+                       .fold = fold,
                        .block = b,
                        .table = (const int32_t *)cpu_ptr(j->p->tables) + s->table,
                        .pages = (const uint8_t *)cpu_ptr(kv->pages) + (size_t)kv_head * head_bytes,
-                       .page_bytes = (size_t)kv->n_kv_head * head_bytes,
+                       .page_stride = kv->page_stride,
                        .first = s->first_key / CPU_PAGE,
                        .end = end < s->n_page ? end : s->n_page,
                        .next = -1};
@@ -189,91 +213,217 @@ static size_t states_floats(int32_t rows, int32_t stride) {
 
 static cpu_states states_at(float *at, int32_t rows, int32_t stride) {
     float *m = at + (size_t)rows * (size_t)stride;
-    return (cpu_states){.o = at, .m = m, .l = m + rows};
+    return (cpu_states){.o = at, .m = m, .l = m + rows, .empty = true};
 }
 
-static void states_clear(const cpu_states *s, int32_t rows, int32_t stride) {
-    memset(s->o, 0, (size_t)rows * (size_t)stride * sizeof *s->o);
-    for (int32_t r = 0; r < rows; r++) {
+void cpu_states_identity(const cpu_block *b, cpu_states *s) {
+    size_t rows = (size_t)cpu_round_up(b->n_row, 16);
+    memset(s->o, 0, rows * (size_t)b->o_stride * sizeof *s->o);
+    for (size_t r = 0; r < rows; r++) {
         s->m[r] = -INFINITY;
         s->l[r] = 0.0f;
     }
+    s->empty = false;
 }
 
-static void emit_node(const fold_job *j, const query_block *q, int32_t kv_head, int32_t node,
-                      const cpu_block *b, const cpu_states *s) {
+void cpu_states_emit(const cpu_block *b, const cpu_states *s, const cpu_nodes *to) {
     size_t d = (size_t)b->head_dim;
     for (int32_t r = 0; r < b->n_row; r++) {
-        int64_t token = (int64_t)q->span->q0 + q->tok + r / j->group - j->p->state_q0;
-        int64_t head = (int64_t)kv_head * j->group + r % j->group;
-        int64_t at = (token * j->p->n_head + head) * j->p->tree->n_emit + node;
-        float *to = (float *)cpu_ptr(j->p->state) + (size_t)at * (d + 2);
-        memcpy(to, s->o + (size_t)r * (size_t)b->o_stride, d * sizeof *to);
-        to[d] = s->m[r];
-        to[d + 1] = s->l[r];
+        float *node = cpu_node(b, to, r);
+        memcpy(node, s->o + (size_t)r * (size_t)b->o_stride, d * sizeof *node);
+        node[d] = s->m[r];
+        node[d + 1] = s->l[r];
     }
 }
 
-static void fold_item(const fold_job *j, const query_block *q, int32_t kv_head, float *scratch) {
-    const kern_attn_fold *p = j->p;
-    int32_t d = p->kv.head_dim, stride = cpu_round_up(d, 16), n_row = q->n_tok * j->group;
-    int32_t rows = cpu_round_up(n_row, 4), pos = q->span->pos + q->tok;
-    size_t q_row = (size_t)p->n_head * (size_t)d;
-    float *stack = scratch + row_end_floats(rows);
+/* An empty side leaves the other as it is. */
+static void states_merge(const cpu_fold *fold, const cpu_block *b, cpu_states *to,
+                         cpu_states *from) {
+    if (from->empty)
+        return;
+    if (!to->empty) {
+        fold->merge(b, to, from);
+        return;
+    }
+    cpu_states other = *to;
+    *to = *from;
+    *from = other;
+}
 
+static void states_emit(const cpu_fold *fold, const cpu_block *b, cpu_states *s,
+                        const cpu_nodes *to) {
+    if (s->empty) {
+        cpu_states_identity(b, s);
+        cpu_states_emit(b, s, to);
+    } else {
+        fold->emit(b, s, to);
+    }
+}
+
+static cpu_block block_of(const fold_job *j, const query_block *q, int32_t kv_head,
+                          const int32_t *row_end) {
+    const kern_attn_fold *p = j->p;
+    size_t d = (size_t)p->kv.head_dim, q_row = (size_t)p->n_head * d;
+    return (cpu_block){.n_row = q->n_tok * j->group,
+                       .group = j->group,
+                       .head_dim = p->kv.head_dim,
+                       .o_stride = cpu_round_up(p->kv.head_dim, 16),
+                       .first_key = q->span->first_key,
+                       .row_end = row_end,
+                       .scale = p->scale,
+                       .type = p->kv.type,
+                       .q = (const float *)cpu_ptr(p->q) + (size_t)(q->span->q0 + q->tok) * q_row +
+                            (size_t)kv_head * (size_t)j->group * d,
+                       .q_stride = q_row};
+}
+
+/* Where node 0 of the block goes. */
+static cpu_nodes nodes_of(const fold_job *j, const query_block *q, int32_t kv_head) {
+    const kern_attn_fold *p = j->p;
+    size_t node = (size_t)p->kv.head_dim + 2, head = (size_t)p->tree->n_emit * node;
+    size_t token = (size_t)(q->span->q0 + q->tok - p->state_q0);
+    float *at = cpu_ptr(p->state);
+    return (cpu_nodes){.at = at + (token * (size_t)p->n_head + (size_t)kv_head * (size_t)j->group) *
+                                      head,
+                       .token_stride = (size_t)p->n_head * head,
+                       .head_stride = head};
+}
+
+/* Folds what `tree` says, operand 0 being the shard shard0; its nodes go to `to`, one behind the
+ * other. */
+static void fold_block(const fold_job *j, const query_block *q, int32_t kv_head,
+                       const tree_prog *tree, int32_t shard0, cpu_nodes to, float *scratch) {
     int32_t *row_end = (int32_t *)(void *)scratch;
+    cpu_block b = block_of(j, q, kv_head, row_end);
+    int32_t rows = cpu_round_up(b.n_row, 16), pos = q->span->pos + q->tok;
     for (int32_t r = 0; r < rows; r++)
-        row_end[r] = r < n_row ? pos + r / j->group + 1 : 0;
-    cpu_block b = {.n_row = n_row,
-                   .group = j->group,
-                   .head_dim = d,
-                   .o_stride = stride,
-                   .first_key = q->span->first_key,
-                   .row_end = row_end,
-                   .scale = p->scale,
-                   .type = p->kv.type,
-                   .q = (const float *)cpu_ptr(p->q) + (size_t)(q->span->q0 + q->tok) * q_row +
-                        (size_t)kv_head * (size_t)j->group * (size_t)d,
-                   .q_stride = q_row,
-                   .work = stack + TREE_MAX_DEPTH * states_floats(rows, stride)};
+        row_end[r] = r < b.n_row ? pos + r / j->group + 1 : 0;
+    float *stack = scratch + row_end_floats(rows);
+    size_t one = states_floats(rows, b.o_stride);
+    b.work = stack + TREE_MAX_DEPTH * one;
     const cpu_attn_isa *isa = j->dev->isa->attn;
-    isa->begin(&b);
-    page_walk w = walk_pages(j, q->span, kv_head, &b, pos + q->n_tok - 1);
+    const cpu_fold *fold = b.n_row <= isa->few_rows ? isa->few : isa->many;
+    fold->begin(&b);
+    page_walk w = walk_pages(j, q->span, kv_head, fold, &b, pos + q->n_tok - 1);
+    w.tree = tree;
+    w.shard0 = shard0;
 
     cpu_states s[TREE_MAX_DEPTH];
     for (int32_t i = 0; i < TREE_MAX_DEPTH; i++)
-        s[i] = states_at(stack + (size_t)i * states_floats(rows, stride), rows, stride);
-    int32_t depth = 0, node = 0;
-    for (int32_t i = 0; i < p->tree->n_op; i++) {
-        int32_t op = p->tree->op[i];
+        s[i] = states_at(stack + (size_t)i * one, rows, b.o_stride);
+    int32_t depth = 0;
+    for (int32_t i = 0; i < tree->n_op; i++) {
+        int32_t op = tree->op[i];
         if (op >= 0) {
-            states_clear(&s[depth], rows, stride);
+            s[depth].empty = true;
             fold_shard(&w, op, &s[depth++]);
         } else if (op == TREE_ADD) {
             depth--;
-            isa->merge(&s[depth - 1], &s[depth], n_row, d, stride);
+            states_merge(fold, &b, &s[depth - 1], &s[depth]);
         } else {
-            emit_node(j, q, kv_head, node++, &b, &s[--depth]);
+            states_emit(fold, &b, &s[--depth], &to);
+            to.at += b.head_dim + 2;
         }
     }
 }
 
+/* ---- pieces of an item ---- */
+
+static size_t piece_floats(int32_t head_dim) {
+    return PIECE_ROWS * (size_t)(head_dim + 2);
+}
+
+/* The node of piece number i (of all items' pieces). */
+static float *piece_node(const fold_job *j, int32_t i) {
+    int32_t n = j->dev->n_thread;
+    float *at = (float *)(void *)(cpu_scratch(j->dev, i % n) + j->dev->scratch_bytes);
+    return at - (size_t)(PIECES_MOST - i / n) * piece_floats(j->p->kv.head_dim);
+}
+
+/* The rest of the tree over an item's pieces, row by row. stack: TREE_MAX_DEPTH nodes. */
+static void join_pieces(const fold_job *j, const query_block *q, int32_t kv_head, int32_t item,
+                        float *stack) {
+    const cpu_attn_isa *isa = j->dev->isa->attn;
+    int32_t d = j->p->kv.head_dim;
+    size_t node = (size_t)d + 2;
+    cpu_nodes to = nodes_of(j, q, kv_head);
+    for (int32_t r = 0; r < q->n_tok * j->group; r++) {
+        float *top = stack;
+        float *out = to.at + (size_t)(r / j->group) * to.token_stride +
+                     (size_t)(r % j->group) * to.head_stride;
+        for (int32_t i = 0; i < j->cut->split.rest.n_op; i++) {
+            int32_t op = j->cut->split.rest.op[i];
+            if (op >= 0) {
+                const float *piece = piece_node(j, item * j->n_piece + op) + (size_t)r * node;
+                memcpy(top, piece, node * sizeof *top);
+                top += node;
+            } else if (op == TREE_ADD) {
+                top -= node;
+                isa->merge_row(top - node, top - 2, top - 1, top, top[d], top[d + 1], d);
+            } else {
+                top -= node;
+                memcpy(out, top, node * sizeof *top);
+                out += node;
+            }
+        }
+    }
+}
+
+static void fold_piece(fold_job *j, const query_block *q, int32_t kv_head, int32_t item,
+                       int32_t piece, float *scratch) {
+    size_t node = (size_t)j->p->kv.head_dim + 2;
+    cpu_nodes to = {.at = piece_node(j, item * j->n_piece + piece),
+                    .token_stride = (size_t)j->group * node,
+                    .head_stride = node};
+    fold_block(j, q, kv_head, &j->cut->split.piece[piece],
+               j->p->shard0 + j->cut->split.first[piece], to, scratch);
+    if (atomic_fetch_add_explicit(&j->cut->n_done[item], 1, memory_order_acq_rel) + 1 == j->n_piece)
+        join_pieces(j, q, kv_head, item, scratch);
+}
+
+/* Decides whether the items are cut, and cuts the tree. */
+static void cut_items(fold_job *j) {
+    const tree_prog *tree = j->p->tree;
+    int32_t n_thread = j->dev->n_thread, wanted = PIECES_A_THREAD * n_thread;
+    j->n_piece = 1;
+    if (n_thread == 1 || j->n_item >= wanted || j->n_item > MOST_SPLIT ||
+        j->most_rows > PIECE_ROWS || j->most_pages < SPLIT_PAGES)
+        return;
+    int32_t max_push = tree->n_push;
+    while (max_push > 1 && tree->n_push / max_push * j->n_item < wanted)
+        max_push /= 2;
+    tree_split_make(tree, max_push, &j->cut->split);
+    if (j->n_item * j->cut->split.n_piece > PIECES_MOST * n_thread)
+        return;
+    j->n_piece = j->cut->split.n_piece;
+    for (int32_t i = 0; i < j->n_item; i++)
+        atomic_init(&j->cut->n_done[i], 0);
+}
+
 static void fold_thread(void *arg, int32_t thread, int32_t n_thread) {
     (void)n_thread;
-    const fold_job *j = arg;
+    fold_job *j = arg;
     item_walk w = {.class = j->top_class};
     float *scratch = (float *)(void *)cpu_scratch(j->dev, thread);
-    for (int32_t i; (i = team_claim(j->dev->team, j->n_item)) >= 0;) {
-        query_block q = walk_to(j, &w, i);
-        fold_item(j, &q, i - w.item, scratch);
+    for (int32_t i; (i = team_claim(j->dev->team, j->n_item * j->n_piece)) >= 0;) {
+        int32_t item = i / j->n_piece;
+        query_block q = walk_to(j, &w, item);
+        int32_t kv_head = item - w.item;
+        if (j->n_piece == 1)
+            fold_block(j, &q, kv_head, j->p->tree, j->p->shard0, nodes_of(j, &q, kv_head), scratch);
+        else
+            fold_piece(j, &q, kv_head, item, i % j->n_piece, scratch);
     }
 }
 
 void cpu_attn_fold(kern_dev *dev, const kern_attn_fold *p) {
     int32_t group = p->n_head / p->kv.n_kv_head;
-    fold_job j = {.dev = dev, .p = p, .group = group, .block_tokens = block_tokens(group)};
+    fold_cut cut;
+    fold_job j = {
+        .dev = dev, .p = p, .group = group, .block_tokens = block_tokens(group), .cut = &cut};
     assert(group <= dev->limits.max_group && p->kv.head_dim <= dev->limits.max_head_dim);
     count_items(&j);
+    cut_items(&j);
     if (j.n_item > 0)
         team_run(dev->team, fold_thread, &j);
 }
@@ -300,9 +450,7 @@ static void finish_head(const finish_job *j, int32_t t, int32_t h, float *stack,
             top += node;
         } else if (op == TREE_ADD) {
             top -= node;
-            cpu_states a = {.o = top - node, .m = top - 2, .l = top - 1};
-            cpu_states b = {.o = top, .m = top + d, .l = top + d + 1};
-            isa->merge(&a, &b, 1, p->head_dim, p->head_dim);
+            isa->merge_row(top - node, top - 2, top - 1, top, top[d], top[d + 1], p->head_dim);
         } else {
             top -= node;
             isa->divide(top, top[d + 1], p->head_dim, out);
@@ -337,7 +485,8 @@ void cpu_attn_finish(kern_dev *dev, const kern_attn_finish *p) {
 size_t cpu_attn_scratch_bytes(const kern_limits *l) {
     int32_t rows = cpu_block_rows(l->max_group), stride = cpu_round_up(l->max_head_dim, 16);
     size_t fold = row_end_floats(rows) + TREE_MAX_DEPTH * states_floats(rows, stride) +
-                  cpu_attn_work_floats(rows, l->max_head_dim);
+                  cpu_attn_work_floats(rows, l->max_head_dim) +
+                  PIECES_MOST * piece_floats(l->max_head_dim);
     size_t finish =
         (size_t)cpu_round_up(l->max_in, 16) + TREE_MAX_DEPTH * (size_t)(l->max_head_dim + 2);
     size_t floats = fold > finish ? fold : finish;
@@ -380,7 +529,7 @@ static void store_thread(void *arg, int32_t thread, int32_t n_thread) {
             continue;
         const uint8_t *k = (const uint8_t *)cpu_ptr(p->wire) + (size_t)i * 2 * n_head * head_bytes;
         size_t page = (size_t)(slots[i] / CPU_PAGE);
-        uint8_t *at = (uint8_t *)cpu_ptr(p->kv.pages) + page * n_head * 2 * CPU_PAGE * head_bytes;
+        uint8_t *at = (uint8_t *)cpu_ptr(p->kv.pages) + page * p->kv.page_stride;
         for (size_t h = 0; h < n_head; h++)
             store_head(p->kv.type, p->kv.head_dim, slots[i] % CPU_PAGE, k + h * head_bytes,
                        k + (n_head + h) * head_bytes, at + h * 2 * CPU_PAGE * head_bytes);
@@ -406,14 +555,11 @@ static void pack_thread(void *arg, int32_t thread, int32_t n_thread) {
     int32_t to = cpu_share(j->p->n, thread + 1, n_thread);
     for (int32_t i = cpu_share(j->p->n, thread, n_thread); i < to; i++)
         memcpy((uint8_t *)cpu_ptr(j->p->out) + (size_t)i * j->page_bytes,
-               from + (size_t)pages[i] * j->page_bytes, j->page_bytes);
+               from + (size_t)pages[i] * j->p->from.page_stride, j->page_bytes);
 }
 
 void cpu_kv_pack(kern_dev *dev, const kern_kv_pack *p) {
-    size_t elem = kern_kv_elem(p->from.type);
-    pack_job j = {.p = p,
-                  .page_bytes =
-                      (size_t)p->from.n_kv_head * 2 * CPU_PAGE * (size_t)p->from.head_dim * elem};
+    pack_job j = {.p = p, .page_bytes = kern_kv_page_bytes(&p->from)};
     if ((int64_t)j.page_bytes * p->n < CPU_SMALL)
         pack_thread(&j, 0, 1);
     else

@@ -39,7 +39,7 @@ static float *widened(const cpu_block *b) {
 }
 
 static void begin(cpu_block *b) {
-    b->page_batch = 2;
+    b->page_batch = 1;
 }
 
 static void score(const cpu_block *b, const cpu_page *pages, int32_t n) {
@@ -49,8 +49,7 @@ static void score(const cpu_block *b, const cpu_page *pages, int32_t n) {
             for (int32_t j = 0; j < CPU_PAGE; j++)
                 k[d * CPU_PAGE + j] = key_at(b, &pages[at], j, d);
         for (int32_t r = 0; r < b->n_row; r++) {
-            const float *q = b->q + (size_t)(r / b->group) * b->q_stride +
-                             (size_t)(r % b->group) * (size_t)b->head_dim;
+            const float *q = cpu_block_query(b, r);
             float *s = scores(b, at) + (size_t)r * CPU_PAGE;
             for (int32_t j = 0; j < CPU_PAGE; j++)
                 s[j] = 0.0f;
@@ -85,7 +84,9 @@ static void update_row(const cpu_block *b, const float *s, const float *v, int32
             o[d] = fmaf(p[j], v[j * b->head_dim + d], o[d]);
 }
 
-static void update(const cpu_block *b, const cpu_page *page, int32_t at, const cpu_states *st) {
+static void update(const cpu_block *b, const cpu_page *page, int32_t at, cpu_states *st) {
+    if (st->empty)
+        cpu_states_identity(b, st);
     float *v = widened(b);
     for (int32_t j = 0; j < CPU_PAGE; j++)
         for (int32_t d = 0; d < b->head_dim; d++)
@@ -117,11 +118,12 @@ static void merge_row(float *oa, float *ma, float *la, const float *ob, float mb
     *la = *la * a + lb * b;
 }
 
-static void merge(const cpu_states *a, const cpu_states *b, int32_t n, int32_t head_dim,
-                  int32_t stride) {
-    for (int32_t r = 0; r < n; r++)
-        merge_row(a->o + (size_t)r * (size_t)stride, a->m + r, a->l + r,
-                  b->o + (size_t)r * (size_t)stride, b->m[r], b->l[r], head_dim);
+static void merge(const cpu_block *b, cpu_states *to, const cpu_states *from) {
+    for (int32_t r = 0; r < b->n_row; r++) {
+        size_t at = (size_t)r * (size_t)b->o_stride;
+        merge_row(to->o + at, to->m + r, to->l + r, from->o + at, from->m[r], from->l[r],
+                  b->head_dim);
+    }
 }
 
 static void divide(const float *o, float l, int32_t n, float *out) {
@@ -148,12 +150,11 @@ static void round_to(kern_kv_type type, const float *x, int32_t n, void *out) {
         h[i] = type == KERN_KV_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
 }
 
-const cpu_attn_isa cpu_attn_scalar = {
-    .begin = begin,
-    .score = score,
-    .update = update,
-    .merge = merge,
-    .divide = divide,
-    .rope = rope,
-    .round = round_to,
-};
+static const cpu_fold fold = {begin, score, update, merge, cpu_states_emit};
+
+const cpu_attn_isa cpu_attn_scalar = {.few = &fold,
+                                      .many = &fold,
+                                      .merge_row = merge_row,
+                                      .divide = divide,
+                                      .rope = rope,
+                                      .round = round_to};

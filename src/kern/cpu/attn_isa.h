@@ -8,8 +8,8 @@
  *   group 3, pos 32:   row 0 1 2 = token at 32, heads 0 1 2;   row 3 4 5 = token at 33; ...
  *
  * The operation (attn.c) walks the tree and the pages; a level scores a batch of pages, then folds
- * them into a state one after the other. How a level lays out its work memory (packed queries,
- * widened pages, scores) is its own affair: only states are shared with attn.c. */
+ * them into a state one after the other. A level has two ways to fold: one for the few rows of a
+ * decoding token, one for the many rows of a prompt. */
 #ifndef WEFT_KERN_CPU_ATTN_ISA_H
 #define WEFT_KERN_CPU_ATTN_ISA_H
 
@@ -32,24 +32,33 @@ typedef struct cpu_block {
     int32_t n_row, group, head_dim;
     int32_t o_stride; /* head_dim rounded up to 16 */
     int32_t first_key;
-    const int32_t
-        *row_end; /* [n_row rounded up to 4]: first key that the row does not see; 0 in the
-                               rows that only fill up */
+    const int32_t *row_end; /* [n_row rounded up to 16]: first key that the row does not see,
+                               ascending; 0 in the rows that only fill up */
     float scale;
     kern_kv_type type;
-    const float *q; /* row r: q + (r / group) * q_stride + (r % group) * head_dim */
+    const float *q; /* of row 0: cpu_block_query */
     size_t q_stride;
     float *work;        /* cpu_attn_work_floats */
     int32_t page_batch; /* set by begin: pages per call of score, at most CPU_BATCH */
 } cpu_block;
 
-/* Unnormalised softmax states of a block's rows; the identity is m = -inf, l = 0, o = 0. */
+/* Unnormalised softmax states of a block's rows. Where a row's values stand is the affair of the
+ * cpu_fold that made them; cpu_states_identity and cpu_states_emit have o as [row][o_stride]. */
 typedef struct cpu_states {
-    float *o;     /* [n_row rounded up to 4][o_stride] */
-    float *m, *l; /* [n_row rounded up to 4] */
+    float *o;     /* [n_row rounded up to 16][o_stride] floats */
+    float *m, *l; /* [n_row rounded up to 16] */
+    bool empty;   /* nothing is folded yet: every row is the identity, o, m and l hold nothing */
 } cpu_states;
 
-struct cpu_attn_isa {
+/* Where emit puts the rows' nodes: that of row r, o[head_dim] m l, stands at
+ * at + (r / group) * token_stride + (r % group) * head_stride floats. */
+typedef struct cpu_nodes {
+    float *at;
+    size_t token_stride, head_stride;
+} cpu_nodes;
+
+/* One way to fold a block; its functions share b->work and the layout of states. */
+typedef struct cpu_fold {
     /* Prepares b->work for the block's queries and sets b->page_batch. */
     void (*begin)(cpu_block *b);
 
@@ -63,15 +72,26 @@ struct cpu_attn_isa {
      *   m' = max(m, max s) + 0;  a = exp(m - m');  p[key] = exp(s[key] - m'), +0 where not seen
      *   l = fma(l, a, fold p);   o[d] = fma chain over seen keys ascending from o[d] * a
      * max(x, y) is x > y ? x : y, over the page in the order of the fold. Rows that see no key stay
-     * as they are. The first page needs no case of its own: from the identity a is 0, and 0 * 0 =
-     * +0. */
-    void (*update)(const cpu_block *b, const cpu_page *page, int32_t at, const cpu_states *s);
+     * as they are. From the identity a is 0 and 0 * 0 = +0: an empty state's chains start at +0. */
+    void (*update)(const cpu_block *b, const cpu_page *page, int32_t at, cpu_states *s);
 
-    /* a = a (+) b for n rows: the side with l == 0 leaves the other untouched, else
+    /* to = to (+) from, neither empty: in every row the side with l == 0 leaves the other
+     * untouched, else
      *   m = max(m_a, m_b) + 0;  o = o_a * exp(m_a - m) + o_b * exp(m_b - m);  l likewise
-     * (two rounded products, then the sum). stride: floats from row to row of o. */
-    void (*merge)(const cpu_states *a, const cpu_states *b, int32_t n, int32_t head_dim,
-                  int32_t stride);
+     * (two rounded products, then the sum). */
+    void (*merge)(const cpu_block *b, cpu_states *to, const cpu_states *from);
+
+    /* States that are not empty, to their nodes. */
+    void (*emit)(const cpu_block *b, const cpu_states *s, const cpu_nodes *to);
+} cpu_fold;
+
+struct cpu_attn_isa {
+    const cpu_fold *few, *many; /* for blocks of up to few_rows rows, and of more */
+    int32_t few_rows;
+
+    /* merge of one row whose o is contiguous, n floats. */
+    void (*merge_row)(float *oa, float *ma, float *la, const float *ob, float mb, float lb,
+                      int32_t n);
 
     /* out[d] = o[d] / l, zeros when l == 0. */
     void (*divide)(const float *o, float l, int32_t n, float *out);
@@ -94,18 +114,33 @@ static inline int32_t cpu_share(int32_t n, int32_t i, int32_t n_thread) {
     return (int32_t)((int64_t)n * i / n_thread);
 }
 
-/* Rows of the largest block: whole groups of 8, the most that a level takes together. */
+/* Rows of the largest block, whole vectors of the widest level. */
 static inline int32_t cpu_block_rows(int32_t max_group) {
-    return cpu_round_up(max_group > CPU_BLOCK_ROWS ? max_group : CPU_BLOCK_ROWS, 8);
+    return cpu_round_up(max_group > CPU_BLOCK_ROWS ? max_group : CPU_BLOCK_ROWS, 16);
 }
 
 /* Work memory, for every level:
- *   queries [rows][d] | two widened K pages [d][16] | one widened V page [16][d] | scores of two
- *   pages of all rows, or of four pages of few rows [page][row][16] | p of four rows [4][16] */
+ *   queries [rows][d] | a widened K page [d][16] | a widened V page [16][d] | scores of one page of
+ *   all rows, or of CPU_BATCH pages of few rows [16][rows] | factors [rows] | p of four rows */
 static inline size_t cpu_attn_work_floats(int32_t rows, int32_t head_dim) {
-    size_t d = (size_t)cpu_round_up(head_dim, 16);
-    return (size_t)rows * d + 3 * CPU_PAGE * d + (size_t)rows * 2 * CPU_PAGE + 4 * CPU_PAGE;
+    size_t d = (size_t)cpu_round_up(head_dim, 16), n = (size_t)rows;
+    return n * d + 2 * CPU_PAGE * d + n * CPU_PAGE + n + 4 * CPU_PAGE;
 }
+
+/* The query of row r: [head_dim]. */
+static inline const float *cpu_block_query(const cpu_block *b, int32_t r) {
+    return b->q + (size_t)(r / b->group) * b->q_stride +
+           (size_t)(r % b->group) * (size_t)b->head_dim;
+}
+
+static inline float *cpu_node(const cpu_block *b, const cpu_nodes *to, int32_t r) {
+    return to->at + (size_t)(r / b->group) * to->token_stride +
+           (size_t)(r % b->group) * to->head_stride;
+}
+
+/* For folds with o as [row][o_stride]. */
+void cpu_states_identity(const cpu_block *b, cpu_states *s);
+void cpu_states_emit(const cpu_block *b, const cpu_states *s, const cpu_nodes *to);
 
 /* Keys [lo, hi) of the page that a row sees; hi <= lo: none. */
 static inline int32_t cpu_seen_from(const cpu_block *b, const cpu_page *p) {

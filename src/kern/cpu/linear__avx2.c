@@ -15,8 +15,8 @@
  * Codes are unsigned with an offset (8, 128), which is undone by -offset * sum(q). */
 #include <immintrin.h>
 
-#include "kern/cpu/exact_avx2.h"
 #include "kern/cpu/norm__avx2.h"
+#include "kern/cpu/vec_avx2.h"
 
 /* Without the undefined-behaviour checks, which would be repeated in every shape; the scalar level
  * does the same index arithmetic with them. */
@@ -72,6 +72,12 @@ INLINE __m256i load_vec(const uint8_t *line, size_t panel_bytes, int v) {
     return _mm256_loadu_si256((const __m256i *)at);
 }
 
+/* Makes the sum now and in a register: left alone, gcc makes all products of a block first and
+ * spills them. */
+INLINE void settle(__m256i *sum) {
+    __asm__("" : "+x"(*sum));
+}
+
 /* Adds one quad of 4-bit codes; the first quad of a block starts the int16 sums. */
 INLINE void add_quad(isums sum16, const __m256i *w, const uint8_t *x, size_t x_stride,
                      const bool first, const int n_row, const int n_vec) {
@@ -82,6 +88,7 @@ INLINE void add_quad(isums sum16, const __m256i *w, const uint8_t *x, size_t x_s
         for (int v = 0; v < n_vec; v++) {
             __m256i pairs = _mm256_maddubs_epi16(w[v], q);
             sum16[r][v] = first ? pairs : _mm256_add_epi16(sum16[r][v], pairs);
+            settle(&sum16[r][v]);
         }
     }
 }
@@ -146,6 +153,7 @@ INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const ui
                 __m256i sum =
                     _mm256_add_epi32(_mm256_madd_epi16(even[v], q0), _mm256_madd_epi16(odd[v], q1));
                 isum[r][v] = j == 0 ? sum : _mm256_add_epi32(isum[r][v], sum);
+                settle(&isum[r][v]);
             }
         }
     }
@@ -334,7 +342,7 @@ static void store_avx2(const float *tile, int32_t n_row, int32_t width, int32_t 
                        const float *bias, float *y, size_t y_stride) {
     for (int32_t r = 0; r < n_row; r++, tile += width, y += y_stride)
         for (int32_t o = 0; o < n_valid; o += 8) {
-            __m256i m = lanes8(o, n_valid);
+            __m256i m = vec_first_lanes(n_valid - o);
             __m256 sum = _mm256_loadu_ps(tile + o);
             if (bias)
                 sum = _mm256_add_ps(sum, _mm256_maskload_ps(bias + o, m));

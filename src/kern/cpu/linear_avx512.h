@@ -13,8 +13,8 @@
 
 #include <immintrin.h>
 
-#include "kern/cpu/exact_avx512.h"
 #include "kern/cpu/norm__avx512.h"
+#include "kern/cpu/vec_avx512.h"
 
 /* Without the undefined-behaviour checks, which would be repeated in every shape and take a minute
  * to compile; the scalar level does the same index arithmetic with them. */
@@ -264,7 +264,7 @@ static void store_avx512(const float *tile, int32_t n_row, int32_t width, int32_
                          const float *bias, float *y, size_t y_stride) {
     for (int32_t r = 0; r < n_row; r++, tile += width, y += y_stride)
         for (int32_t o = 0; o < n_valid; o += 16) {
-            __mmask16 m = lanes16(o, n_valid);
+            __mmask16 m = vec_first_lanes(n_valid - o);
             __m512 sum = _mm512_loadu_ps(tile + o);
             if (bias)
                 sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(m, bias + o));

@@ -1,7 +1,9 @@
 /* Row functions, AVX2. Tails are masked: lanes past the end compute on zeros, are not stored. */
 #include "kern/cpu/norm__avx2.h"
 
-#include "kern/cpu/exact_avx2.h"
+#include "kern/cpu/vec_avx2.h"
+
+#include "kern/cpu/exact_vec.h"
 #include "kern/exact_math.h"
 
 void cpu_add__avx2(float *out, const float *a, const float *b, int32_t n) {
@@ -9,7 +11,7 @@ void cpu_add__avx2(float *out, const float *a, const float *b, int32_t n) {
     for (; j + 8 <= n; j += 8)
         _mm256_storeu_ps(out + j, _mm256_add_ps(_mm256_loadu_ps(a + j), _mm256_loadu_ps(b + j)));
     if (j < n) {
-        __m256i m = lanes8(j, n);
+        __m256i m = vec_first_lanes(n - j);
         __m256 sum = _mm256_add_ps(_mm256_maskload_ps(a + j, m), _mm256_maskload_ps(b + j, m));
         _mm256_maskstore_ps(out + j, m, sum);
     }
@@ -91,11 +93,11 @@ float cpu_square_sum__avx2(const float *x, int32_t n) {
         hi = _mm256_fmadd_ps(b, b, hi);
     }
     if (j < n) {
-        __m256 a = _mm256_maskload_ps(x + j, lanes8(j, n));
+        __m256 a = _mm256_maskload_ps(x + j, vec_first_lanes(n - j));
         lo = _mm256_fmadd_ps(a, a, lo);
     }
     if (j + 8 < n) {
-        __m256 b = _mm256_maskload_ps(x + j + 8, lanes8(j + 8, n));
+        __m256 b = _mm256_maskload_ps(x + j + 8, vec_first_lanes(n - (j + 8)));
         hi = _mm256_fmadd_ps(b, b, hi);
     }
     float lane[16];
@@ -112,14 +114,14 @@ void cpu_scale__avx2(const float *x, float factor, const float *weight, int32_t 
         _mm256_storeu_ps(out + j, _mm256_mul_ps(v, _mm256_loadu_ps(weight + j)));
     }
     if (j < n) {
-        __m256i m = lanes8(j, n);
+        __m256i m = vec_first_lanes(n - j);
         __m256 v = _mm256_mul_ps(_mm256_maskload_ps(x + j, m), by);
         _mm256_maskstore_ps(out + j, m, _mm256_mul_ps(v, _mm256_maskload_ps(weight + j, m)));
     }
 }
 
 static inline __m256 silu_mul8(__m256 g, __m256 u) {
-    __m256 y = _mm256_mul_ps(exact_silu8(g), u);
+    __m256 y = _mm256_mul_ps(exact_silu_vec(g), u);
     __m256 nan = _mm256_cmp_ps(y, y, _CMP_UNORD_Q);
     return _mm256_blendv_ps(y, _mm256_set1_ps(cpu_nan()), nan);
 }
@@ -129,7 +131,7 @@ void cpu_silu_mul__avx2(float *g, const float *u, int32_t n) {
     for (; j + 8 <= n; j += 8)
         _mm256_storeu_ps(g + j, silu_mul8(_mm256_loadu_ps(g + j), _mm256_loadu_ps(u + j)));
     if (j < n) {
-        __m256i m = lanes8(j, n);
+        __m256i m = vec_first_lanes(n - j);
         __m256 y = silu_mul8(_mm256_maskload_ps(g + j, m), _mm256_maskload_ps(u + j, m));
         _mm256_maskstore_ps(g + j, m, y);
     }

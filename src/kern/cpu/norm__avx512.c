@@ -1,12 +1,14 @@
 /* Row functions, AVX-512. Tails are masked: lanes past the end compute on zeros, are not stored. */
 #include "kern/cpu/norm__avx512.h"
 
-#include "kern/cpu/exact_avx512.h"
+#include "kern/cpu/vec_avx512.h"
+
+#include "kern/cpu/exact_vec.h"
 #include "kern/exact_math.h"
 
 void cpu_add__avx512(float *out, const float *a, const float *b, int32_t n) {
     for (int32_t j = 0; j < n; j += 16) {
-        __mmask16 m = lanes16(j, n);
+        __mmask16 m = vec_first_lanes(n - j);
         __m512 sum =
             _mm512_add_ps(_mm512_maskz_loadu_ps(m, a + j), _mm512_maskz_loadu_ps(m, b + j));
         _mm512_mask_storeu_ps(out + j, m, sum);
@@ -49,7 +51,7 @@ void cpu_quantise__avx512(const float *x, int32_t n_block, int8_t *q, float *dx,
 float cpu_square_sum__avx512(const float *x, int32_t n) {
     __m512 acc = _mm512_setzero_ps();
     for (int32_t j = 0; j < n; j += 16) {
-        __m512 v = _mm512_maskz_loadu_ps(lanes16(j, n), x + j);
+        __m512 v = _mm512_maskz_loadu_ps(vec_first_lanes(n - j), x + j);
         acc = _mm512_fmadd_ps(v, v, acc);
     }
     float lane[16];
@@ -60,7 +62,7 @@ float cpu_square_sum__avx512(const float *x, int32_t n) {
 void cpu_scale__avx512(const float *x, float factor, const float *weight, int32_t n, float *out) {
     __m512 by = _mm512_set1_ps(factor);
     for (int32_t j = 0; j < n; j += 16) {
-        __mmask16 m = lanes16(j, n);
+        __mmask16 m = vec_first_lanes(n - j);
         __m512 v = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, x + j), by);
         _mm512_mask_storeu_ps(out + j, m, _mm512_mul_ps(v, _mm512_maskz_loadu_ps(m, weight + j)));
     }
@@ -68,8 +70,8 @@ void cpu_scale__avx512(const float *x, float factor, const float *weight, int32_
 
 void cpu_silu_mul__avx512(float *g, const float *u, int32_t n) {
     for (int32_t j = 0; j < n; j += 16) {
-        __mmask16 m = lanes16(j, n);
-        __m512 silu = exact_silu16(_mm512_maskz_loadu_ps(m, g + j));
+        __mmask16 m = vec_first_lanes(n - j);
+        __m512 silu = exact_silu_vec(_mm512_maskz_loadu_ps(m, g + j));
         __m512 y = _mm512_mul_ps(silu, _mm512_maskz_loadu_ps(m, u + j));
         __mmask16 nan = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
         y = _mm512_mask_mov_ps(y, nan, _mm512_set1_ps(cpu_nan()));

@@ -124,6 +124,13 @@ static inline void world_narrow(kern_kv_type type, const float *x, size_t n, uin
     }
 }
 
+/* The pool has the pages of another layer (NaN) between those of this one. */
+static inline kern_kv world_view(const world *w, uint8_t *pool) {
+    kern_kv kv = {w->type, w->n_kv, w->head_dim, 0, {(uintptr_t)pool}};
+    kv.page_stride = 2 * kern_kv_page_bytes(&kv);
+    return kv;
+}
+
 /* Stores a request's keys and values through the table, after filling the pool with NaN. */
 static inline void world_store(const world *w, const kern_table *t, kern_dev *dev, uint8_t *pool,
                                size_t pool_bytes) {
@@ -139,7 +146,7 @@ static inline void world_store(const world *w, const kern_table *t, kern_dev *de
             world_narrow(w->type, w->v[i] + (size_t)p * row, row, at + row * elem);
             slots[p] = w->page[i][p / WORLD_PAGE] * WORLD_PAGE + p % WORLD_PAGE;
         }
-        kern_kv_store s = {.kv = {w->type, w->n_kv, w->head_dim, {(uintptr_t)pool}},
+        kern_kv_store s = {.kv = world_view(w, pool),
                            .n = n,
                            .wire = {(uintptr_t)wire},
                            .slots = {(uintptr_t)slots}};
@@ -207,8 +214,7 @@ static inline bool world_attend(const world *w, const world_run *run, float *out
     if (t->open(run->n_thread, &limits, &dev, NULL) != WEFT_OK)
         abort();
     size_t node = (size_t)w->head_dim + 2;
-    size_t pool_bytes = (size_t)w->n_page * 2 * WORLD_PAGE * (size_t)w->n_kv * (size_t)w->head_dim *
-                        kern_kv_elem(w->type);
+    size_t pool_bytes = (size_t)w->n_page * world_view(w, NULL).page_stride;
     uint8_t *pool = aligned_alloc(64, (pool_bytes + 64) / 64 * 64);
     world_store(w, t, dev, pool, pool_bytes);
 
@@ -227,7 +233,7 @@ static inline bool world_attend(const world *w, const world_run *run, float *out
         own[r].at = world_floats(n);
         memset(own[r].at, 0xff, n * sizeof(float));
         world_tables(w, cut[r], cut[r + 1], tables);
-        kern_attn_fold f = {.kv = {w->type, w->n_kv, w->head_dim, {(uintptr_t)pool}},
+        kern_attn_fold f = {.kv = world_view(w, pool),
                             .n_head = n_head,
                             .scale = w->scale,
                             .q = {(uintptr_t)w->q},

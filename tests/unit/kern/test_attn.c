@@ -149,6 +149,34 @@ static void rows_do_not_see_each_other(void **state) {
     }
 }
 
+/* Long contexts of few decoding rows: items are cut along the tree, and whoever is last joins. */
+static void long_decodes_are_cut(void **state) {
+    (void)state;
+    world_rng r = {404};
+    for (int32_t round = 0; round < 12; round++) {
+        world w = {.type = (kern_kv_type)(round % 3), .n_kv = rng_int(&r, 1, 3), .head_dim = 32};
+        w.group = groups[rng_int(&r, 0, 6)];
+        w.kv_shards = round % 4 ? 16 : 4;
+        w.n_req = rng_int(&r, 1, 2);
+        for (int32_t i = 0; i < w.n_req; i++) {
+            w.len[i] = rng_int(&r, 250, 700);
+            w.n_new[i] = 1;
+        }
+        world_fill(&w, &r);
+        float *want = reference(&w);
+        check_oracle(&w, want, 1e-5);
+        for (int32_t dcp = 1; dcp <= 4; dcp++)
+            for (int32_t n_thread = 2; n_thread <= 5; n_thread++)
+                for (size_t l = 0; l < N_LEVEL; l++) {
+                    world_run run = {.isa = levels[l], .n_thread = n_thread, .dcp = dcp};
+                    if (has_level(levels[l]))
+                        check_same(&w, &run, want);
+                }
+        free(want);
+        world_free(&w);
+    }
+}
+
 static float *attend(const world *w, const char *isa) {
     float *out = world_floats(world_out_floats(w));
     world_run run = {.isa = isa, .n_thread = 1, .dcp = 1};
@@ -345,98 +373,110 @@ static void empty_states_are_the_identity(void **state) {
     world_free(&w);
 }
 
-/* ---- one page update, with rows that no operation would put side by side ---- */
+/* ---- folds of one block, with rows that no operation would put side by side ---- */
+
+enum { CASE_ROWS = 64, CASE_PAGES = 4 };
 
 typedef struct page_case {
     cpu_block b;
-    cpu_page page[CPU_BATCH];
-    int32_t n_page, rows, row_end[32];
-    float *o, m[32], l[32];
+    cpu_page page[CASE_PAGES];
+    int32_t n_page, row_end[CASE_ROWS];
+    float *q;
+    uint8_t *pages;
 } page_case;
 
-static void run_page_case(const page_case *c, const cpu_attn_isa *isa, float *o, float *m,
-                          float *l) {
-    size_t o_bytes = (size_t)(c->rows * c->b.o_stride) * sizeof *o;
-    memcpy(o, c->o, o_bytes);
-    memcpy(m, c->m, sizeof c->m);
-    memcpy(l, c->l, sizeof c->l);
+/* Ends ascend, some lie before the first page, some behind the last. */
+static void draw_page_case(world_rng *r, page_case *c) {
+    *c = (page_case){.n_page = rng_int(r, 1, CASE_PAGES)};
+    cpu_block *b = &c->b;
+    b->group = rng_int(r, 1, 4);
+    b->n_row = rng_int(r, 1, rng_int(r, 0, 1) ? 8 : CASE_ROWS);
+    b->head_dim = head_dims[rng_int(r, 0, 6)];
+    b->o_stride = cpu_round_up(b->head_dim, 16);
+    b->scale = 0.25f;
+    b->type = (kern_kv_type)rng_int(r, 0, 2);
+    b->first_key = rng_int(r, 0, 1) ? 0 : rng_int(r, 0, 40);
+    b->q_stride = (size_t)(b->group * b->head_dim) + 2;
+    size_t n_q = (size_t)b->n_row * b->q_stride;
+    c->q = world_floats(n_q);
+    for (size_t i = 0; i < n_q; i++)
+        c->q[i] = 2 * rng_float(r);
+    b->q = c->q;
+    size_t n_value = 2 * 16 * (size_t)b->head_dim, elem = kern_kv_elem(b->type);
+    c->pages = malloc(CASE_PAGES * n_value * elem);
+    for (size_t i = 0; i < CASE_PAGES * n_value; i++) {
+        float x = rng_float(r);
+        world_narrow(b->type, &x, 1, c->pages + i * elem);
+    }
+    for (int32_t p = 0; p < c->n_page; p++)
+        c->page[p] = (cpu_page){c->pages + (size_t)p * n_value * elem, 16 * p};
+    for (int32_t i = 0, end = rng_int(r, 0, 50); i < b->n_row; i++, end += rng_int(r, 0, 3))
+        c->row_end[i] = end;
+}
+
+/* The pages into two states, page after page in turn, and their merge; nodes: [row][head_dim + 2].
+ */
+static void run_page_case(const page_case *c, const cpu_fold *fold, float *nodes) {
     cpu_block b = c->b;
+    size_t rows = (size_t)cpu_round_up(b.n_row, 16), node = (size_t)b.head_dim + 2;
     b.row_end = c->row_end;
-    b.work = aligned_alloc(64, cpu_attn_work_floats(cpu_block_rows(1), b.head_dim) * sizeof(float));
-    isa->begin(&b);
-    cpu_states s = {.o = o, .m = m, .l = l};
+    b.work = aligned_alloc(64, cpu_attn_work_floats(cpu_block_rows(CASE_ROWS), b.head_dim) *
+                                   sizeof(float));
+    fold->begin(&b);
+    float *memory[2];
+    cpu_states s[2];
+    for (int32_t i = 0; i < 2; i++) {
+        memory[i] = world_floats(rows * (size_t)(b.o_stride + 2));
+        float *m = memory[i] + rows * (size_t)b.o_stride;
+        s[i] = (cpu_states){memory[i], m, m + rows, true};
+    }
     for (int32_t at = 0; at < c->n_page; at += b.page_batch) {
         int32_t n = c->n_page - at < b.page_batch ? c->n_page - at : b.page_batch;
-        isa->score(&b, c->page + at, n);
+        fold->score(&b, c->page + at, n);
         for (int32_t i = 0; i < n; i++)
-            isa->update(&b, &c->page[at + i], i, &s);
+            fold->update(&b, &c->page[at + i], i, &s[(at + i) % 2]);
     }
+    for (int32_t i = 0; i < 2; i++)
+        if (s[i].empty)
+            cpu_states_identity(&b, &s[i]); /* the same in every layout */
+    fold->merge(&b, &s[0], &s[1]);
+    cpu_nodes to = {nodes, (size_t)b.group * node, node};
+    fold->emit(&b, &s[0], &to);
+    for (int32_t i = 0; i < 2; i++)
+        free(memory[i]);
     free(b.work);
 }
 
-/* Every row has its own end, some before the page, some behind it: rows beside each other differ in
- * what they see, and a row that sees nothing keeps o, m and l to the bit. */
+/* Every row has its own end: rows beside each other differ in what they see, and a row that sees
+ * nothing is the identity. Both folds of a level, whatever the number of rows. */
 static void rows_of_a_block_may_differ(void **state) {
     (void)state;
     world_rng r = {61};
-    for (int32_t round = 0; round < 300; round++) {
-        page_case c = {.n_page = rng_int(&r, 1, 4)};
-        cpu_block *b = &c.b;
-        b->n_row = rng_int(&r, 1, 24);
-        b->group = rng_int(&r, 1, 4);
-        b->head_dim = head_dims[rng_int(&r, 0, 6)];
-        b->o_stride = cpu_round_up(b->head_dim, 16);
-        b->scale = 0.25f;
-        b->type = (kern_kv_type)rng_int(&r, 0, 2);
-        b->first_key = rng_int(&r, 0, 40);
-        b->q_stride = (size_t)(b->group * b->head_dim) + 2;
-        c.rows = cpu_round_up(b->n_row, 4);
-        size_t n_q = (size_t)b->n_row * b->q_stride, n_o = (size_t)(c.rows * b->o_stride);
-        float *q = world_floats(n_q), *o[3];
-        for (size_t i = 0; i < n_q; i++)
-            q[i] = 2 * rng_float(&r);
-        b->q = q;
-        size_t n_value = 2 * 16 * (size_t)b->head_dim, elem = kern_kv_elem(b->type);
-        uint8_t *pages = malloc(4 * n_value * elem);
-        for (size_t i = 0; i < 4 * n_value; i++) {
-            float x = rng_float(&r);
-            world_narrow(b->type, &x, 1, pages + i * elem);
-        }
-        for (int32_t p = 0; p < c.n_page; p++)
-            c.page[p] = (cpu_page){pages + (size_t)p * n_value * elem, 16 * p};
-        for (int32_t i = 0; i < 3; i++)
-            o[i] = world_floats(n_o);
-        c.o = o[2];
-        for (int32_t i = 0; i < c.rows; i++) {
-            bool empty = rng_int(&r, 0, 1);
-            c.row_end[i] = i < b->n_row ? rng_int(&r, 0, 70) : 0;
-            c.m[i] = empty ? -INFINITY : rng_float(&r);
-            c.l[i] = empty ? 0.0f : 1.0f;
-            for (int32_t d = 0; d < b->o_stride; d++)
-                c.o[i * b->o_stride + d] = empty || d >= b->head_dim ? 0.0f : rng_float(&r);
-        }
-        float m[2][32], l[2][32];
-        run_page_case(&c, &cpu_attn_scalar, o[0], m[0], l[0]);
+    for (int32_t round = 0; round < 400; round++) {
+        page_case c;
+        draw_page_case(&r, &c);
+        size_t n = (size_t)c.b.n_row * ((size_t)c.b.head_dim + 2);
+        float *want = world_floats(n), *got = world_floats(n);
+        run_page_case(&c, cpu_attn_scalar.few, want);
         for (size_t level = 0; level < N_LEVEL; level++) {
-            if (!has_level(levels[level]))
-                continue;
-            run_page_case(&c, micro_kernels[level], o[1], m[1], l[1]);
-            for (int32_t i = 0; i < b->n_row; i++) {
-                size_t at = (size_t)(i * b->o_stride), bytes = (size_t)b->head_dim * sizeof(float);
-                assert_memory_equal(o[0] + at, o[1] + at, bytes);
-                assert_memory_equal(&m[0][i], &m[1][i], 4);
-                assert_memory_equal(&l[0][i], &l[1][i], 4);
-                if (c.row_end[i] <= b->first_key) {
-                    assert_memory_equal(o[0] + at, c.o + at, bytes);
-                    assert_memory_equal(&m[0][i], &c.m[i], 4);
-                    assert_memory_equal(&l[0][i], &c.l[i], 4);
-                }
+            const cpu_attn_isa *isa = micro_kernels[level];
+            for (int32_t many = 0; many < 2 && has_level(levels[level]); many++) {
+                if (!many && c.b.n_row > isa->few_rows)
+                    continue;
+                run_page_case(&c, many ? isa->many : isa->few, got);
+                assert_memory_equal(got, want, n * sizeof *want);
             }
         }
-        for (int32_t i = 0; i < 3; i++)
-            free(o[i]);
-        free(pages);
-        free(q);
+        for (int32_t i = 0; i < c.b.n_row; i++) {
+            const float *node = want + (size_t)i * ((size_t)c.b.head_dim + 2);
+            if (c.row_end[i] <= c.b.first_key)
+                for (int32_t d = 0; d < c.b.head_dim + 2; d++)
+                    assert_true(node[d] == (d == c.b.head_dim ? -INFINITY : 0.0f));
+        }
+        free(want);
+        free(got);
+        free(c.pages);
+        free(c.q);
     }
 }
 
@@ -572,7 +612,8 @@ static void store_writes_its_slots_only(void **state) {
         world_fill(&w, &r);
         int32_t n = round < 12 ? rng_int(&r, 0, 3) : 60, n_page = 5;
         size_t row = (size_t)w.n_kv * (size_t)w.head_dim * 2 * kern_kv_elem(w.type);
-        size_t page_bytes = row * 16, pool_bytes = (size_t)n_page * page_bytes;
+        size_t page_bytes = row * 16, stride = page_bytes + (size_t)(round % 2 ? 64 : 0);
+        size_t pool_bytes = (size_t)n_page * stride;
         uint8_t *wire = malloc((size_t)n * row + 1), *pool = malloc(pool_bytes);
         uint8_t *want = malloc(pool_bytes), *packed = malloc(3 * page_bytes);
         int32_t slots[60];
@@ -587,7 +628,7 @@ static void store_writes_its_slots_only(void **state) {
             for (int32_t e = 0; slots[i] >= 0 && e < 2 * w.n_kv * w.head_dim; e++) {
                 bool value = e >= w.n_kv * w.head_dim;
                 int32_t head = e / w.head_dim % w.n_kv;
-                memcpy(want + (size_t)(slots[i] / 16) * page_bytes +
+                memcpy(want + (size_t)(slots[i] / 16) * stride +
                            key_byte(&w, head, slots[i] % 16, e % w.head_dim, value),
                        wire + (size_t)i * row + (size_t)e * elem, elem);
             }
@@ -598,7 +639,7 @@ static void store_writes_its_slots_only(void **state) {
         kern_limits limits = {.max_rows = 64, .max_in = 64, .max_head_dim = 128, .max_group = 1};
         assert_int_equal(t->open(3, &limits, &dev, NULL), WEFT_OK);
         memset(pool, 0xff, pool_bytes);
-        kern_kv_store s = {.kv = {w.type, w.n_kv, w.head_dim, {(uintptr_t)pool}},
+        kern_kv_store s = {.kv = {w.type, w.n_kv, w.head_dim, stride, {(uintptr_t)pool}},
                            .n = n,
                            .wire = {(uintptr_t)wire},
                            .slots = {(uintptr_t)slots}};
@@ -610,7 +651,7 @@ static void store_writes_its_slots_only(void **state) {
         t->drain(dev);
         assert_memory_equal(pool, want, pool_bytes);
         for (size_t i = 0; i < 3; i++)
-            assert_memory_equal(packed + i * page_bytes, want + (size_t)pages[i] * page_bytes,
+            assert_memory_equal(packed + i * page_bytes, want + (size_t)pages[i] * stride,
                                 page_bytes);
         t->close(dev);
         free(wire);
@@ -648,7 +689,7 @@ static void high_pages_are_reached(void **state) {
         assert_int_equal(t->open(1, &limits, &dev, NULL), WEFT_OK);
         int32_t slot = high * 16, table[1] = {high};
         kern_span span = {.q0 = 0, .len = 1, .pos = 0, .table = 0, .n_page = 1};
-        kern_kv kv = {KERN_KV_F16, KV, D, {(uintptr_t)pool}};
+        kern_kv kv = {KERN_KV_F16, KV, D, page_bytes, {(uintptr_t)pool}};
         kern_kv_store s = {
             .kv = kv, .n = 1, .wire = {(uintptr_t)wire}, .slots = {(uintptr_t)&slot}};
         t->kv_store(dev, &s);
@@ -705,7 +746,7 @@ static void spans_at_the_edge(void **state) {
         };
         tree_prog tree;
         tree_cover(16, 0, 16, &tree);
-        kern_attn_fold f = {.kv = {KERN_KV_F32, 1, 4, {(uintptr_t)pages}},
+        kern_attn_fold f = {.kv = {KERN_KV_F32, 1, 4, 2 * 16 * 4 * 4, {(uintptr_t)pages}},
                             .n_head = 1,
                             .scale = 1.0f,
                             .q = {(uintptr_t)q},
@@ -740,6 +781,7 @@ int main(void) {
         cmocka_unit_test(every_cut_gives_the_same_bits),
         cmocka_unit_test(every_dcp_gives_the_same_bits),
         cmocka_unit_test(rows_do_not_see_each_other),
+        cmocka_unit_test(long_decodes_are_cut),
         cmocka_unit_test(unseen_keys_are_never_used),
         cmocka_unit_test(nan_scores_stay_in_their_row),
         cmocka_unit_test(extreme_scores),

@@ -4,35 +4,7 @@
 
 #include "kern_case.h"
 #include "tensor/tree.h"
-
-/* The vector headers are compiled here for their own instruction sets; they run where those exist. */
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#include "kern/cpu/exact_avx2.h"
-
-static void exp_neg8x2(const float *x, float *y) {
-    _mm256_storeu_ps(y, exact_exp_neg8(_mm256_loadu_ps(x)));
-    _mm256_storeu_ps(y + 8, exact_exp_neg8(_mm256_loadu_ps(x + 8)));
-}
-
-static void silu8x2(const float *x, float *y) {
-    _mm256_storeu_ps(y, exact_silu8(_mm256_loadu_ps(x)));
-    _mm256_storeu_ps(y + 8, exact_silu8(_mm256_loadu_ps(x + 8)));
-}
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma")
-#include "kern/cpu/exact_avx512.h"
-
-static void exp_neg16(const float *x, float *y) {
-    _mm512_storeu_ps(y, exact_exp_neg16(_mm512_loadu_ps(x)));
-}
-
-static void silu16(const float *x, float *y) {
-    _mm512_storeu_ps(y, exact_silu16(_mm512_loadu_ps(x)));
-}
-#pragma GCC pop_options
+#include "vector_math.h"
 
 static const cpu_linear_isa *functions_of(int32_t isa) {
     return isa_at(isa)->linear;
@@ -333,8 +305,6 @@ static void exp_edges(void **state) {
     assert_int_equal(bits_of(exact_silu(-0.0f)), bits_of(-0.0f));
 }
 
-typedef void math16_fn(const float *x, float *y); /* 16 values */
-
 static void check_math16(math16_fn *exp_fn, math16_fn *silu_fn, const float *x) {
     float y[16];
     exp_fn(x, y);
@@ -380,14 +350,14 @@ static void vector_math_avx2(void **state) {
     (void)state;
     if (!cpu_isa_avx2.present())
         skip();
-    vector_math(exp_neg8x2, silu8x2);
+    vector_math(exp_neg_avx2, silu_avx2);
 }
 
 static void vector_math_avx512(void **state) {
     (void)state;
     if (!cpu_isa_avx512.present())
         skip();
-    vector_math(exp_neg16, silu16);
+    vector_math(exp_neg_avx512, silu_avx512);
 }
 
 /* Every function for rows of every length up to two vectors and more: nothing past the end is read

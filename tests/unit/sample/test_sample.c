@@ -562,6 +562,31 @@ static void ties_go_to_the_smaller_id(void **state) {
 
 /* ---- log-probabilities ---- */
 
+/* The short way of a greedy pick and the long one (with a log-probability): the same token on every
+ * length, with ties, infinities, NaN, and the best in every place. */
+static void greedy_needs_no_report(void **state) {
+    (void)state;
+    seed_rng(77);
+    float x[80];
+    for (int32_t n = 1; n <= 80; n++) {
+        sampler *s = open_sampler(n);
+        for (int32_t round = 0; round < 200; round++) {
+            for (int32_t i = 0; i < n; i++) {
+                int32_t odd = below(12);
+                x[i] = odd == 0   ? NAN
+                       : odd == 1 ? INFINITY
+                       : odd == 2 ? -INFINITY
+                                  : (float)below(9) - 20.0f;
+            }
+            x[below(n)] = round % 2 ? -3.0e38f : -0.5f;
+            weft_sampling p = plain(0, 1), report = p;
+            report.logprob = true;
+            assert_int_equal(draw(s, x, &p, 0), draw(s, x, &report, 0));
+        }
+        sampler_close(s);
+    }
+}
+
 static void lse_has_a_fixed_order(void **state) {
     (void)state;
     seed_rng(3);
@@ -728,6 +753,7 @@ int main(void) {
         cmocka_unit_test(top_p_keeps_no_more_than_it_needs),
         cmocka_unit_test(min_p_keeps_the_near_ones),
         cmocka_unit_test(ties_go_to_the_smaller_id),
+        cmocka_unit_test(greedy_needs_no_report),
         cmocka_unit_test(lse_has_a_fixed_order),
         cmocka_unit_test(logprobs_are_raw),
         cmocka_unit_test(score_edges),

@@ -187,6 +187,50 @@ static void test_finish_programs(void **state) {
 }
 
 /* The most a cover can hand out, and the deepest stack, stay within the constants for every n. */
+/* Pieces, then the rest over their nodes: the same nodes as the whole program, for every piece size
+ * of programs with one node and with several. */
+static void test_splits(void **state) {
+    (void)state;
+    static const int32_t sizes[] = {1, 2, 6, 8, 12, 16, 48, 64};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+        for (int32_t lo = 0; lo < sizes[k]; lo += 1 + lo / 3)
+            for (int32_t max = 1; max <= sizes[k]; max++) {
+                int32_t n = sizes[k], hi = lo + 1 + (int32_t)(random_u32() % (uint32_t)(n - lo));
+                tree_prog whole;
+                tree_cover(n, lo, hi, &whole);
+                float x[TREE_MAX_LEAF], want[TREE_MAX_LEAF], node[TREE_MAX_LEAF],
+                    got[TREE_MAX_LEAF];
+                for (int32_t i = 0; i < hi - lo; i++)
+                    x[i] = random_float();
+                run(&whole, x, want);
+                tree_split s;
+                tree_split_make(&whole, max, &s);
+                int32_t next = 0;
+                for (int32_t i = 0; i < s.n_piece; i++) {
+                    assert_int_equal(s.first[i], next);
+                    assert_in_range(s.piece[i].n_push, 1, max);
+                    assert_int_equal(run(&s.piece[i], x + s.first[i], &node[i]), 1);
+                    next += s.piece[i].n_push;
+                }
+                assert_int_equal(next, hi - lo);
+                assert_int_equal(run(&s.rest, node, got), whole.n_emit);
+                assert_memory_equal(got, want, (size_t)whole.n_emit * sizeof *want);
+            }
+}
+
+/* As few pieces as the size allows: 16 leaves in pieces of 4 and of 5 are four, of 16 one. */
+static void test_split_sizes(void **state) {
+    (void)state;
+    tree_prog whole;
+    tree_cover(16, 0, 16, &whole);
+    static const int32_t max[] = {1, 2, 4, 5, 8, 16, 99}, n[] = {16, 8, 4, 4, 2, 1, 1};
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+        tree_split s;
+        tree_split_make(&whole, max[i], &s);
+        assert_int_equal(s.n_piece, n[i]);
+    }
+}
+
 static void test_bounds(void **state) {
     (void)state;
     for (int32_t n = 1; n <= TREE_MAX_LEAF; n++) {
@@ -205,6 +249,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_programs), cmocka_unit_test(test_finish_programs),
         cmocka_unit_test(test_all_cuts), cmocka_unit_test(test_random_cuts),
+        cmocka_unit_test(test_splits),   cmocka_unit_test(test_split_sizes),
         cmocka_unit_test(test_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
