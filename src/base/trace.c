@@ -98,10 +98,6 @@ weft_status trace_open(const char *path, int32_t n_process, int32_t n_span, trac
     return WEFT_OK;
 }
 
-size_t trace_bytes(int32_t n_lane, int32_t n_span) {
-    return (size_t)n_lane * (sizeof(trace_lane) + (size_t)n_span * sizeof(record));
-}
-
 weft_status trace_process_open(trace *t, int32_t i, int32_t n_thread, const char *label,
                                weft_error *err) {
     process *p = &t->process[i];

@@ -30,12 +30,10 @@ enum { TRACE_SPANS_DEFAULT = 1 << 20, TRACE_SPANS_MAX = 1 << 26 };
  * hold n_span spans each (1..TRACE_SPANS_MAX). WEFT_ERR_USAGE: the file cannot be written. */
 weft_status trace_open(const char *path, int32_t n_process, int32_t n_span, trace **out,
                        weft_error *err);
-/* Takes the memory of the lanes of process i, one for each of its threads. `label`, as
- * "rank 3 (t0 p1 d1)", is copied; plain text as names are. */
+/* Takes the memory of the lanes of process i, one for each of its threads; pages without spans stay
+ * untouched. `label`, as "rank 3 (t0 p1 d1)", is copied; plain text as names are. */
 weft_status trace_process_open(trace *t, int32_t i, int32_t n_thread, const char *label,
                                weft_error *err);
-/* Memory of n_lane lanes. Pages of a lane that nothing is recorded in are not touched. */
-size_t trace_bytes(int32_t n_lane, int32_t n_span);
 /* Writes the file, says on the log what was lost, and frees; no thread records any more.
  * WEFT_ERR_IO, also logged, when the file cannot be written. NULL is allowed. */
 weft_status trace_close(trace *t);

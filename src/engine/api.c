@@ -140,14 +140,11 @@ static weft_status open_trace(weft_engine *e, weft_error *err) {
         return WEFT_OK;
     weft_status st = trace_open(s->p.trace_path, s->world, s->p.trace_spans, &e->trace, err);
     for (int32_t r = 0; r < s->world && st == WEFT_OK; r++) {
-        int32_t n_thread = engine_setup_threads(s, r);
         char label[64];
         topo t;
         topo_init(&s->model, s->sizes, r, &t);
         snprintf(label, sizeof label, "rank %d (t%d p%d d%d)", r, t.t, t.c, t.dcp_rank);
-        st = engine_memory_plan(e, trace_bytes(n_thread, s->p.trace_spans), err);
-        if (st == WEFT_OK)
-            st = trace_process_open(e->trace, r, n_thread, label, err);
+        st = trace_process_open(e->trace, r, engine_setup_threads(s, r), label, err);
     }
     return st;
 }
