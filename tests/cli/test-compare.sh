@@ -132,6 +132,7 @@ echo "{\"build_number\":5,\"build_commit\":\"c\",\"backends\":\"CPU\",\"n_thread
 \"model_filename\":\"$2\",\"avg_ts\":10,\"avg_ns\":1000}" | tr -d '\n'
 SH
 cp "$work/programs/llama-bench" "$work/programs/llama-batched-bench"
+# shellcheck disable=SC2016 # the stand-in expands them
 printf '#!/bin/sh\ncp "$2" "$3"\n' >"$work/programs/llama-quantize" # --allow-requantize FROM TO
 chmod +x "$work"/bin/* "$work"/programs/*
 
