@@ -27,7 +27,7 @@ want_text "$out" "decode 64" "default decode"
 want_text "$out" "prompt 100" "default prompt"
 want_text "$out" "none: there is one rank" "one rank"
 want_text "$out" "
-  linear layers, int8 " work
+  linear layers, 4-bit dots " work
 want_text "$out" "
   cache pages read " work
 case $out in *"layers, fp32"*) fail "no layer of this model has float weights" ;; esac
