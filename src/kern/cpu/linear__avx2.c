@@ -130,6 +130,21 @@ INLINE void widen_rows(int16_t wide[ROWS][2][16], const uint8_t *x, size_t x_str
     }
 }
 
+/* One half of the bytes of a quad, widened: acc += w . x of `parity`. */
+INLINE void add_halves(isums isum, const __m256i *w, int16_t wide[ROWS][2][16], const int parity,
+                       const int quad, const bool first, const int n_row, const int n_vec) {
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        __m256i q = broadcast_dword(wide[r][parity] + 2 * quad);
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++) {
+            __m256i pairs = _mm256_madd_epi16(w[v], q);
+            isum[r][v] = first ? pairs : _mm256_add_epi32(isum[r][v], pairs);
+            settle(&isum[r][v]);
+        }
+    }
+}
+
 INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
                       size_t x_stride, const int n_row, const int n_vec) {
     _Alignas(32) int16_t wide[ROWS][2][16];
@@ -137,25 +152,15 @@ INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const ui
     widen_rows(wide, x, x_stride, n_row);
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++) {
-        __m256i even[VECS], odd[VECS];
+        __m256i half[VECS];
 #pragma GCC unroll 8
-        for (int v = 0; v < n_vec; v++) {
-            __m256i both = load_vec(w + CPU_LINE * j, panel_bytes, v);
-            even[v] = _mm256_and_si256(both, low);
-            odd[v] = _mm256_srli_epi16(both, 8);
-        }
+        for (int v = 0; v < n_vec; v++)
+            half[v] = _mm256_and_si256(load_vec(w + CPU_LINE * j, panel_bytes, v), low);
+        add_halves(isum, half, wide, 0, j, j == 0, n_row, n_vec);
 #pragma GCC unroll 8
-        for (int r = 0; r < n_row; r++) {
-            __m256i q0 = broadcast_dword(wide[r][0] + 2 * j);
-            __m256i q1 = broadcast_dword(wide[r][1] + 2 * j);
-#pragma GCC unroll 8
-            for (int v = 0; v < n_vec; v++) {
-                __m256i sum =
-                    _mm256_add_epi32(_mm256_madd_epi16(even[v], q0), _mm256_madd_epi16(odd[v], q1));
-                isum[r][v] = j == 0 ? sum : _mm256_add_epi32(isum[r][v], sum);
-                settle(&isum[r][v]);
-            }
-        }
+        for (int v = 0; v < n_vec; v++)
+            half[v] = _mm256_srli_epi16(load_vec(w + CPU_LINE * j, panel_bytes, v), 8);
+        add_halves(isum, half, wide, 1, j, false, n_row, n_vec);
     }
 }
 
