@@ -4,8 +4,9 @@
  * order of numerics N2, so neither the tile's shape nor who computes it changes a bit.
  *
  *   outputs of all parts, in panels:   q q q q q q k k v v
- *   up to 6 rows: thread t of n takes the contiguous panels [P t / n, P (t+1) / n), the same at
- *     every step, so that its part of the weights stays near it
+ *   few tiles of rows: thread t of n takes the contiguous panels [P t / n, P (t+1) / n), the same at
+ *     every step, so that its part of the weights stays near it. Reading weights takes as long as
+ *     the arithmetic here: the row tiles of two panels fetch the next two, each its share
  *   more rows: items of (4 panels, up to 16 tiles of rows) are claimed; within an item the panels'
  *     weights stay in the first-level cache while the rows pass by; row blocks of the same panels
  *     are neighbours in the order of claiming, so the weights are read from memory once
@@ -16,13 +17,14 @@
 enum {
     GROUP_PANELS = 4,
     BLOCK_TILES = 16,
+    STATIC_TILES = 3,    /* up to 18 rows */
     ITEMS_PER_THREAD = 4 /* fewer would leave threads idle at the end */
 };
 
 typedef struct tile {
     int32_t part, panel, n_panel; /* panels are counted from the start of the part */
     int32_t row, n_row;
-    bool cold; /* the first tile of its panels: it reads the weights from memory */
+    int32_t fetch_first, fetch_step; /* cpu_leaf's */
 } tile;
 
 /* Outputs and rows of one operation, and what does a tile of it. */
@@ -65,14 +67,15 @@ static void do_panels(const cut *c, int32_t thread, int32_t part, int32_t panel,
         while (width > end - panel)
             width /= 2;
         for (int32_t i = tile0; i < tile1; i++) {
-            tile t = {part, panel, width, even(c->n_row, c->n_tile, i), 0, i == tile0};
+            tile t = {part, panel,     width,        even(c->n_row, c->n_tile, i),
+                      0,    i - tile0, tile1 - tile0};
             t.n_row = even(c->n_row, c->n_tile, i + 1) - t.row;
             c->tile(c, scratch, &t);
         }
     }
 }
 
-/* Thread's contiguous share of all parts' units, for one tile of rows. */
+/* Thread's contiguous share of all parts' units, for all rows. */
 static void run_static(void *arg, int32_t thread, int32_t n_thread) {
     const cut *c = arg;
     int32_t n_unit = 0;
@@ -83,7 +86,7 @@ static void run_static(void *arg, int32_t thread, int32_t n_thread) {
         int32_t n = ceil_div(c->n_panel[i], c->unit);
         int32_t lo = from > 0 ? from : 0, hi = min32(to, n);
         if (lo < hi)
-            do_panels(c, thread, i, lo * c->unit, min32(hi * c->unit, c->n_panel[i]), 0, 1);
+            do_panels(c, thread, i, lo * c->unit, min32(hi * c->unit, c->n_panel[i]), 0, c->n_tile);
         from -= n;
         to -= n;
     }
@@ -112,7 +115,7 @@ static int32_t group_count(const cut *c) {
 static void cut_run(cut *c) {
     c->n_tile = ceil_div(c->n_row, CPU_TILE_ROWS);
     c->tile_panels = CPU_TILE_FLOATS / CPU_PANEL / ceil_div(c->n_row, c->n_tile) >= 4 ? 4 : 2;
-    if (c->n_tile == 1) {
+    if (c->n_tile <= STATIC_TILES) {
         team_run(c->dev->team, run_static, c);
         return;
     }
@@ -128,8 +131,8 @@ static void cut_run(cut *c) {
     team_run(c->dev->team, run_claimed, c);
 }
 
-/* Everything of a leaf that the weight, the panel and the input row decide. A cold tile prefetches
- * the panels after its own, which follow in memory. `out0`: where the part starts in the weight. */
+/* Everything of a leaf that the weight, the panel and the input row decide. A tile fetches its
+ * share of the panels after its own, which follow in memory. `out0`: where the part starts in the weight. */
 static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0, const tile *t) {
     cpu_leaf l = {
         .type = w->type,
@@ -141,7 +144,9 @@ static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0
     l.w = (const uint8_t *)cpu_ptr(w->data) + (size_t)(out0 / CPU_PANEL + t->panel) * l.panel_bytes;
     l.x_stride = q8 ? kern_act_q8_bytes(x->k) : (size_t)x->k * sizeof(float);
     l.x = (const uint8_t *)cpu_ptr(q8 ? x->q8 : x->f32) + (size_t)t->row * l.x_stride;
-    l.prefetch = t->cold ? (size_t)t->n_panel * l.panel_bytes : 0;
+    l.prefetch = (size_t)t->n_panel * l.panel_bytes;
+    l.fetch_first = t->fetch_first;
+    l.fetch_step = t->fetch_step;
     return l;
 }
 

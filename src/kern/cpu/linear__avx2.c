@@ -217,6 +217,7 @@ INLINE void piece_quantised(const piece *p, const dtype type, const int n_row, c
     const size_t w_b0 = (size_t)l->k0 / CPU_BLOCK, x_b0 = (size_t)l->x_k0 / CPU_BLOCK;
     const uint8_t *w = p->w + w_b0 * quant_bytes, *scale = p->w + l->scale_at + w_b0 * scale_bytes;
     const uint8_t *x = p->x + l->x_k0, *x_dx = p->x + l->x_k + x_b0 * 4;
+    int32_t fetch = l->fetch_first;
     sums acc;
     clear_sums(acc, n_row, n_vec);
     for (int32_t b = 0; b < l->n_k / CPU_BLOCK; b++) {
@@ -225,9 +226,10 @@ INLINE void piece_quantised(const piece *p, const dtype type, const int n_row, c
             dot_bytes(isum, w, pb, x, stride, n_row, n_vec);
         else
             dot_nibbles(isum, w, pb, x, stride, n_row, n_vec);
-        if (l->prefetch) {
+        if (b == fetch) {
             prefetch(w + l->prefetch, pb, (int)quant_bytes, n_vec);
             prefetch(scale + l->prefetch, pb, (int)scale_bytes, n_vec);
+            fetch += l->fetch_step;
         }
         scale_block(acc, isum, type, scale, pb, x_dx, plane, stride, n_row, n_vec);
         w += quant_bytes;
@@ -272,7 +274,7 @@ INLINE void add_column(sums acc, const piece *p, const dtype type, int32_t k, si
 INLINE void piece_float(const piece *p, const dtype type, const int n_row, const int n_vec) {
     const cpu_leaf *l = p->l;
     const int two_columns = type == DTYPE_F32 ? 128 : 64;
-    int32_t k = 0;
+    int32_t k = 0, fetch = l->fetch_first;
     size_t w_k = (size_t)l->k0;
     sums acc;
     clear_sums(acc, n_row, n_vec);
@@ -282,9 +284,11 @@ INLINE void piece_float(const piece *p, const dtype type, const int n_row, const
     }
     for (; k + 2 <= l->n_k; k += 2) {
         size_t pair = (w_k + (size_t)k) / 2;
-        if (l->prefetch)
+        if (k / 2 == fetch) {
             prefetch(p->w + l->prefetch + pair * (size_t)two_columns, l->panel_bytes, two_columns,
                      n_vec);
+            fetch += l->fetch_step;
+        }
         add_column(acc, p, type, k, 2 * pair, n_row, n_vec);
         add_column(acc, p, type, k + 1, 2 * pair + 1, n_row, n_vec);
     }

@@ -80,6 +80,7 @@ INLINE void leaf_quantised(const cpu_leaf *l, const dtype type, const int n_row,
     const uint8_t *w = l->w + w_b0 * quant_bytes, *scale = l->w + l->scale_at + w_b0 * scale_bytes;
     const uint8_t *x = l->x + l->x_k0, *x_dx = l->x + l->x_k + x_b0 * 4;
     const int offset = type == DTYPE_Q4_0 ? 8 : type == DTYPE_Q8_0 ? 128 : 0;
+    int32_t fetch = l->fetch_first;
     sums acc;
     clear_sums(acc, n_row, n_panel);
     for (int32_t b = 0; b < l->n_k / CPU_BLOCK; b++) {
@@ -97,9 +98,10 @@ INLINE void leaf_quantised(const cpu_leaf *l, const dtype type, const int n_row,
             dot_bytes(isum, w, pb, x, stride, n_row, n_panel);
         else
             dot_nibbles(isum, w, pb, x, stride, n_row, n_panel);
-        if (l->prefetch) {
+        if (b == fetch) {
             prefetch(w + l->prefetch, pb, (int)quant_bytes, n_panel);
             prefetch(scale + l->prefetch, pb, (int)scale_bytes, n_panel);
+            fetch += l->fetch_step;
         }
 #pragma GCC unroll 8
         for (int p = 0; p < n_panel; p++) {
@@ -142,6 +144,7 @@ INLINE void fma_column(sums acc, const __m512 *w, const uint8_t *x, size_t x_str
 INLINE void leaf_float(const cpu_leaf *l, const dtype type, const int n_row, const int n_panel) {
     const size_t column = type == DTYPE_F32 ? 64 : 32;
     const uint8_t *w = l->w + (size_t)l->k0 * column, *x = l->x + (size_t)l->x_k0 * 4;
+    int32_t fetch = l->fetch_first;
     sums acc;
     clear_sums(acc, n_row, n_panel);
     for (int32_t k = 0; k < l->n_k; k++) {
@@ -151,8 +154,10 @@ INLINE void leaf_float(const cpu_leaf *l, const dtype type, const int n_row, con
             const uint8_t *at = w + (size_t)p * l->panel_bytes;
             v[p] = type == DTYPE_F32 ? _mm512_loadu_ps(at) : load_f16(at);
         }
-        if (l->prefetch)
+        if (k == fetch) {
             prefetch(w + l->prefetch, l->panel_bytes, (int)column, n_panel);
+            fetch += l->fetch_step;
+        }
         fma_column(acc, v, x, l->x_stride, n_row, n_panel);
         w += column;
         x += 4;
@@ -196,9 +201,12 @@ INLINE void leaf_pairs(const cpu_leaf *l, const int n_row, const int n_panel) {
         w += CPU_LINE;
         x += 4;
     }
-    for (int32_t n = (l->n_k - head) / 2; n > 0; n--) {
-        if (l->prefetch)
+    int32_t fetch = l->fetch_first;
+    for (int32_t i = 0; i < (l->n_k - head) / 2; i++) {
+        if (i == fetch) {
             prefetch(w + l->prefetch, l->panel_bytes, CPU_LINE, n_panel);
+            fetch += l->fetch_step;
+        }
         fma_pair(acc, l, w, x, true, true, n_row, n_panel);
         w += CPU_LINE;
         x += 8;

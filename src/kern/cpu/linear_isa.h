@@ -28,8 +28,10 @@ typedef struct cpu_leaf {
     const uint8_t *x;  /* first row: floats, or a q8 record */
     size_t x_stride;   /* bytes from row to row */
     int32_t x_k, x_k0; /* k of the whole row (says where dx, xs and sum lie), start of the leaf */
-    size_t prefetch;   /* distance in bytes at which weights will be wanted next; 0: none */
-    float *out;        /* [row][n_panel * 16] */
+    size_t prefetch;   /* distance in bytes at which weights will be wanted next */
+    int32_t fetch_first, fetch_step; /* turns of the walk over k (blocks, columns, pairs of columns)
+                                        that fetch what lies at that distance: first, first + step.. */
+    float *out;                      /* [row][n_panel * 16] */
 } cpu_leaf;
 
 struct cpu_linear_isa {
