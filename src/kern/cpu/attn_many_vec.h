@@ -172,8 +172,13 @@ VEC_INLINE void many_soften(bool partial, const cpu_block *b, const cpu_page *pa
     vec l = st->empty ? vec_zero() : vec_load(st->l + lane);
     vec top = vec_add(vec_max(m, many_fold(false, x)), vec_zero());
     vec a = exact_exp_neg_vec(vec_sub(m, top));
+    EACH(four, CPU_PAGE / 4) {
+        EACH(i, 4) {
+            x[4 * four + i] = vec_sub(x[4 * four + i], top);
+        }
+        exact_exp_neg_vecs(x + 4 * four, 4);
+    }
     EACH(j, CPU_PAGE) {
-        x[j] = exact_exp_neg_vec(vec_sub(x[j], top));
         if (partial)
             x[j] = j < lo ? vec_zero()
                           : vec_select(vec_int_above(end, page->key0 + j), x[j], vec_zero());

@@ -8,9 +8,6 @@
 #include "kern/cpu/attn_isa.h"
 #include "kern/cpu/exact_vec.h"
 
-/* A loop over a constant count, unrolled so that arrays of accumulators become registers. */
-#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
-
 /* ---- merge, divide ---- */
 
 static void merge_row(float *oa, float *ma, float *la, const float *ob, float mb, float lb,
