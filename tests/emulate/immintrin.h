@@ -207,6 +207,11 @@ EMULATED __m512 _mm512_zextps128_ps512(__m128 a) {
     return (__m512){{_mm256_set_m128(_mm_setzero_ps(), a), _mm256_setzero_ps()}};
 }
 
+#define _mm512_zextps256_ps512 emulated_zextps256_ps512
+EMULATED __m512 _mm512_zextps256_ps512(__m256 a) {
+    return (__m512){{a, _mm256_setzero_ps()}};
+}
+
 #define _mm512_broadcast_f32x4 emulated_broadcast_f32x4
 EMULATED __m512 _mm512_broadcast_f32x4(__m128 a) {
     return (__m512){{_mm256_set_m128(a, a), _mm256_set_m128(a, a)}};

@@ -217,7 +217,7 @@ static cpu_states states_at(float *at, int32_t rows, int32_t stride) {
 }
 
 void cpu_states_identity(const cpu_block *b, cpu_states *s) {
-    size_t rows = (size_t)cpu_round_up(b->n_row, 16);
+    size_t rows = (size_t)cpu_round_up(b->n_row, 4);
     memset(s->o, 0, rows * (size_t)b->o_stride * sizeof *s->o);
     for (size_t r = 0; r < rows; r++) {
         s->m[r] = -INFINITY;

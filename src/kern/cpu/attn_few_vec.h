@@ -314,12 +314,36 @@ static void few_update(const cpu_block *b, const cpu_page *page, int32_t at, cpu
     }
 }
 
-static void few_merge(const cpu_block *b, cpu_states *to, const cpu_states *from) {
-    for (int32_t r = 0; r < b->n_row; r++) {
-        size_t at = (size_t)r * (size_t)b->o_stride;
-        merge_row(to->o + at, to->m + r, to->l + r, from->o + at, from->m[r], from->l[r],
-                  b->head_dim);
+/* Rows r .. r + 3: the factors of all at once. */
+static void few_merge_rows(const cpu_block *b, cpu_states *to, const cpu_states *from, int32_t r) {
+    __m128 ma = _mm_loadu_ps(to->m + r), mb = _mm_loadu_ps(from->m + r);
+    __m128 m = _mm_add_ps(_mm_max_ps(ma, mb), _mm_setzero_ps());
+    float factor[VEC_LANES], top[ROWS];
+    vec_store(factor, exact_exp_neg_vec(vec_of_4_and_4(_mm_sub_ps(ma, m), _mm_sub_ps(mb, m))));
+    _mm_storeu_ps(top, m);
+    for (int32_t i = r; i < r + ROWS && i < b->n_row; i++) {
+        float *o = to->o + (size_t)i * (size_t)b->o_stride;
+        const float *other = from->o + (size_t)i * (size_t)b->o_stride;
+        float x = factor[i - r], y = factor[i - r + ROWS];
+        if (from->l[i] == 0.0f)
+            continue;
+        if (to->l[i] == 0.0f) {
+            memcpy(o, other, (size_t)b->head_dim * sizeof *o);
+            to->m[i] = from->m[i];
+            to->l[i] = from->l[i];
+            continue;
+        }
+        for (int32_t d = 0; d < b->o_stride; d += VEC_LANES)
+            vec_store(o + d, vec_add(vec_mul(vec_load(o + d), vec_set(x)),
+                                     vec_mul(vec_load(other + d), vec_set(y))));
+        to->m[i] = top[i - r];
+        to->l[i] = to->l[i] * x + from->l[i] * y;
     }
+}
+
+static void few_merge(const cpu_block *b, cpu_states *to, const cpu_states *from) {
+    for (int32_t r = 0; r < b->n_row; r += ROWS)
+        few_merge_rows(b, to, from, r);
 }
 
 static const cpu_fold few = {few_begin, few_score, few_update, few_merge, cpu_states_emit};

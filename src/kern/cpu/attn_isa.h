@@ -138,7 +138,7 @@ static inline float *cpu_node(const cpu_block *b, const cpu_nodes *to, int32_t r
            (size_t)(r % b->group) * to->head_stride;
 }
 
-/* For folds with o as [row][o_stride]. */
+/* For folds with o as [row][o_stride]; identity also writes the rows that fill up the last four. */
 void cpu_states_identity(const cpu_block *b, cpu_states *s);
 void cpu_states_emit(const cpu_block *b, const cpu_states *s, const cpu_nodes *to);
 

@@ -166,6 +166,9 @@ VEC_INLINE __m128 vec_fold_rows(bool add, vec v[4][16 / VEC_LANES]) {
 VEC_INLINE vec vec_of_4(__m128 x) { /* zeros behind */
     return _mm256_zextps128_ps256(x);
 }
+VEC_INLINE vec vec_of_4_and_4(__m128 low, __m128 high) {
+    return _mm256_set_m128(high, low);
+}
 VEC_INLINE __m128 vec_first_4(vec x) {
     return _mm256_castps256_ps128(x);
 }

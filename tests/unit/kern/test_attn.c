@@ -436,12 +436,16 @@ static void run_page_case(const page_case *c, const cpu_fold *fold, float *nodes
         for (int32_t i = 0; i < n; i++)
             fold->update(&b, &c->page[at + i], i, &s[(at + i) % 2]);
     }
-    for (int32_t i = 0; i < 2; i++)
-        if (s[i].empty)
-            cpu_states_identity(&b, &s[i]); /* the same in every layout */
-    fold->merge(&b, &s[0], &s[1]);
     cpu_nodes to = {nodes, (size_t)b.group * node, node};
-    fold->emit(&b, &s[0], &to);
+    int32_t from = s[0].empty ? 1 : 0;
+    if (s[from].empty) {
+        cpu_states_identity(&b, &s[from]);
+        cpu_states_emit(&b, &s[from], &to);
+    } else {
+        if (from == 0 && !s[1].empty)
+            fold->merge(&b, &s[0], &s[1]);
+        fold->emit(&b, &s[from], &to);
+    }
     for (int32_t i = 0; i < 2; i++)
         free(memory[i]);
     free(b.work);
