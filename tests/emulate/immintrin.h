@@ -212,11 +212,6 @@ EMULATED __m512 _mm512_zextps256_ps512(__m256 a) {
     return (__m512){{a, _mm256_setzero_ps()}};
 }
 
-#define _mm512_broadcast_f32x4 emulated_broadcast_f32x4
-EMULATED __m512 _mm512_broadcast_f32x4(__m128 a) {
-    return (__m512){{_mm256_set_m128(a, a), _mm256_set_m128(a, a)}};
-}
-
 /* ---- across lanes ---- */
 
 #define _mm512_set_epi32 emulated_set_epi32
@@ -292,15 +287,6 @@ EMULATED __m512 _mm512_mask_mov_ps(__m512 otherwise, __mmask16 k, __m512 a) {
         _mm512_mask_mov_epi32(_mm512_castps_si512(otherwise), k, _mm512_castps_si512(a)));
 }
 
-#define _mm_mask_mov_ps emulated_mask_mov_ps128
-EMULATED __m128 _mm_mask_mov_ps(__m128 otherwise, __mmask8 k, __m128 a) {
-    return _mm512_castps512_ps128(
-        _mm512_mask_mov_ps(_mm512_zextps128_ps512(otherwise), k, _mm512_zextps128_ps512(a)));
-}
-
-#define _mm512_maskz_mov_ps(k, a) _mm512_mask_mov_ps(_mm512_setzero_ps(), k, a)
-#define _mm512_mask_xor_ps(otherwise, k, a, b) _mm512_mask_mov_ps(otherwise, k, _mm512_xor_ps(a, b))
-#define _mm512_maskz_div_ps(k, a, b) _mm512_maskz_mov_ps(k, _mm512_div_ps(a, b))
 #define _mm512_maskz_cvtps_epi32(k, a)                                                             \
     _mm512_mask_mov_epi32(_mm512_setzero_si512(), k, _mm512_cvtps_epi32(a))
 
@@ -331,28 +317,10 @@ EMULATED __m512 _mm512_mask_loadu_ps(__m512 otherwise, __mmask16 k, const void *
 }
 
 #define _mm512_maskz_loadu_ps(k, from) _mm512_mask_loadu_ps(_mm512_setzero_ps(), k, from)
-#define _mm512_maskz_loadu_epi32(k, from) _mm512_castps_si512(_mm512_maskz_loadu_ps(k, from))
 
 #define _mm512_mask_storeu_ps emulated_mask_storeu_ps
 EMULATED void _mm512_mask_storeu_ps(void *to, __mmask16 k, __m512 a) {
     emulated_copy(to, &a, k, 16, 4);
-}
-
-#define _mm_mask_storeu_ps emulated_mask_storeu_ps128
-EMULATED void _mm_mask_storeu_ps(void *to, __mmask8 k, __m128 a) {
-    emulated_copy(to, &a, k, 4, 4);
-}
-
-#define _mm256_maskz_loadu_epi16 emulated_maskz_loadu_epi16
-EMULATED __m256i _mm256_maskz_loadu_epi16(__mmask16 k, const void *from) {
-    __m256i a = _mm256_setzero_si256();
-    emulated_copy(&a, from, k, 16, 2);
-    return a;
-}
-
-#define _mm256_mask_storeu_epi16 emulated_mask_storeu_epi16
-EMULATED void _mm256_mask_storeu_epi16(void *to, __mmask16 k, __m256i a) {
-    emulated_copy(to, &a, k, 16, 2);
 }
 
 #endif
