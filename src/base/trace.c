@@ -47,14 +47,34 @@ _Thread_local trace_lane *trace_lane_here;
 
 /* ---- opening and freeing ---- */
 
+static const char file_start[] = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"weft\":";
+
+/* A file with something else in it, the model say, is not written over. */
+static bool is_foreign_file(int fd) {
+    struct stat st;
+    char start[sizeof file_start - 1];
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0) {
+        return false;
+    }
+    return pread(fd, start, sizeof start, 0) != (ssize_t)sizeof start ||
+           memcmp(start, file_start, sizeof start) != 0;
+}
+
 static weft_status file_open(trace *t, weft_error *err) {
     t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     t->made = t->fd >= 0;
     if (!t->made && errno == EEXIST) {
-        t->fd = open(t->path, O_WRONLY | O_CLOEXEC);
+        t->fd =
+            open(t->path, O_RDWR | O_CLOEXEC); /* RDWR: a FIFO without a reader does not block */
     }
     if (t->fd < 0) {
         return error_set(err, WEFT_ERR_USAGE, "--trace %.500s: %s", t->path, strerror(errno));
+    }
+    if (is_foreign_file(t->fd)) {
+        return error_set(err, WEFT_ERR_USAGE,
+                         "--trace %.500s: the file holds something else than a trace of weft; "
+                         "expected a new file or an earlier trace",
+                         t->path);
     }
     return WEFT_OK;
 }
@@ -235,9 +255,9 @@ static void lane_write(FILE *f, const trace *t, int32_t pid, int32_t tid) {
 
 static void events_write(FILE *f, const trace *t, int64_t n_lost) {
     fprintf(f,
-            "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"weft\":\"%s\",\"spans_lost\":%lld},\n"
+            "%s\"%s\",\"spans_lost\":%lld},\n"
             "\"traceEvents\":[",
-            WEFT_VERSION, (long long)n_lost);
+            file_start, WEFT_VERSION, (long long)n_lost);
     for (int32_t p = 0; p < t->n_process; p++) {
         fprintf(f,
                 "%s\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":"

@@ -27,7 +27,8 @@ typedef struct trace_lane trace_lane;
 enum { TRACE_SPANS_DEFAULT = 1 << 20, TRACE_SPANS_MAX = 1 << 26 };
 
 /* Opens the file at `path` (what it holds stays until trace_close). n_process ranks, whose lanes
- * hold n_span spans each (1..TRACE_SPANS_MAX). WEFT_ERR_USAGE: the file cannot be written. */
+ * hold n_span spans each (1..TRACE_SPANS_MAX). WEFT_ERR_USAGE: the file cannot be written,
+ * or holds something else than a trace. */
 weft_status trace_open(const char *path, int32_t n_process, int32_t n_span, trace **out,
                        weft_error *err);
 /* Takes the memory of the lanes of process i, one for each of its threads; pages without spans stay

@@ -229,6 +229,8 @@ static weft_status latency_work(bench *b, runs *r, int32_t longest, weft_error *
     for (int32_t i = 0; s == WEFT_OK && i < b->n_case; i++) {
         bench_case *c = &b->cases[i];
         bool decode = c->series == decode_name;
+        if (!decode && c->size > BENCH_WORK_MOST)
+            continue;
         c->limit = "machine";
         s = bench_work(file, &p, decode, c->size + (decode ? (r->n_out - 2) / 2 : 0), &r->work[i],
                        err);

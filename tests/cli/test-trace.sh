@@ -120,6 +120,15 @@ want_text "$err" "--trace $work/none/t.json: No such file or directory" "no fold
 want_equal "$out" "" "no folder: stdout"
 weft bench throughput -m "$model" --prompts 2 --input 3 --output 2 --trace "$work"
 want_rc 2 "a folder"
+cp "$model" "$work/copy.gguf"
+weft run -m "$work/copy.gguf" -p x -n 2 --trace "$work/copy.gguf"
+want_rc 2 "the model's own file"
+want_text "$err" "something else than a trace" "the model's own file"
+cmp -s "$model" "$work/copy.gguf" || fail "the model's file was written over"
+for time in first second; do
+    weft run -m "$model" -p x -n 2 --trace "$work/again.json"
+    want_rc 0 "a trace for the $time time"
+done
 for command in "run -p x -n 2" "bench throughput --prompts 1 --input 3 --output 2 --repeat 1"; do
     # shellcheck disable=SC2086 # several options in one word
     weft $command -m "$model" --trace /dev/full

@@ -269,26 +269,42 @@ static void files_that_cannot_be(void **state) {
     assert_int_equal(trace_close(NULL), WEFT_OK);
 }
 
-/* What a file held stays until the trace is written, and then goes. */
+static void file_fill(const char *start) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(start, f);
+    for (int i = 0; i < 1000; i++)
+        fputs("old text ", f);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void check_start(const char *want) {
+    char got[8] = "";
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(got, (int)strlen(want) + 1, f));
+    fclose(f);
+    assert_string_equal(got, want);
+}
+
+/* An earlier trace, longer than the new one, is replaced when the new one is written and not
+ * before; a file with something else in it is refused and stays. */
 static void old_files(void **state) {
     (void)state;
     trace_discard(open_one(1, 10));
     assert_int_equal(access(path, F_OK), -1);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    for (int i = 0; i < 1000; i++)
-        fputs("old text ", f);
-    assert_int_equal(fclose(f), 0);
+    file_fill("{\"displayTimeUnit\":\"ms\",\"otherData\":{\"weft\":");
     trace_discard(open_one(1, 10));
-    assert_int_equal(access(path, F_OK), 0);
+    check_start("{\"dis");
     trace *t = open_one(1, 10);
-    char first[4] = "";
-    f = fopen(path, "r");
-    assert_non_null(f);
-    assert_non_null(fgets(first, sizeof first, f));
-    fclose(f);
-    assert_string_equal(first, "old");
+    check_start("{\"dis");
     json_decref(close_and_read(t));
+    weft_error err = {0};
+    file_fill("");
+    assert_int_equal(trace_open(path, 1, 10, &t, &err), WEFT_ERR_USAGE);
+    assert_non_null(strstr(err.text, "something else"));
+    check_start("old");
+    unlink(path);
 }
 
 int main(void) {
