@@ -2,23 +2,23 @@
 #include "comm/threads/hub.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/trace.h"
 #include "base/wait.h"
 
 enum { LOOK_NS = 1000000000 };
 
-const char *hub_kind_name(hub_kind kind) {
-    static const char *const names[] = {"no collective", "barrier",      "bcast",
-                                        "all_gather_v",  "all_to_all_v", "no collective (closed)"};
-    return names[kind];
-}
-
+/* As spans of a trace are called; behind "wait: " it is the kind's name. */
 static const char *wait_name(hub_kind kind) {
     static const char *const names[] = {"wait: no collective", "wait: barrier",
                                         "wait: bcast",         "wait: all_gather_v",
                                         "wait: all_to_all_v",  "wait: no collective (closed)"};
     return names[kind];
+}
+
+const char *hub_kind_name(hub_kind kind) {
+    return wait_name(kind) + strlen("wait: ");
 }
 
 const char *hub_group_name(comm_group g) {

@@ -340,32 +340,40 @@ static float *piece_node(const fold_job *j, int32_t i) {
     return at - (size_t)(PIECES_MOST - i / n) * piece_floats(j->p->kv.head_dim);
 }
 
-/* The rest of the tree over an item's pieces, row by row. stack: TREE_MAX_DEPTH nodes. */
+/* Runs a program over nodes {o[d], m, l}; what it hands out stays at the bottom of the stack, node
+ * after node (nothing lies below a node that is handed out). stack: TREE_MAX_DEPTH nodes, and one
+ * for each that is handed out before the last. */
+static void merge_nodes(const cpu_attn_isa *isa, const tree_prog *tree, const float *const *operand,
+                        int32_t d, float *stack) {
+    size_t node = (size_t)d + 2;
+    float *top = stack; /* first float above the stack's top */
+    for (int32_t i = 0; i < tree->n_op; i++) {
+        int32_t op = tree->op[i];
+        if (op >= 0) {
+            memcpy(top, operand[op], node * sizeof *top);
+            top += node;
+        } else if (op == TREE_ADD) {
+            top -= node;
+            isa->merge_row(top - node, top - 2, top - 1, top, top[d], top[d + 1], d);
+        }
+    }
+}
+
+/* The rest of the tree over an item's pieces, row by row. */
 static void join_pieces(const fold_job *j, const query_block *q, int32_t kv_head, int32_t item,
                         float *stack) {
-    const cpu_attn_isa *isa = j->dev->isa->attn;
+    const tree_prog *rest = &j->cut->split.rest;
     int32_t d = j->p->kv.head_dim;
     size_t node = (size_t)d + 2;
     cpu_nodes to = nodes_of(j, q, kv_head);
     for (int32_t r = 0; r < q->n_tok * j->group; r++) {
-        float *top = stack;
+        const float *operand[TREE_MAX_LEAF];
+        for (int32_t i = 0; i < rest->n_push; i++)
+            operand[i] = piece_node(j, item * j->n_piece + i) + (size_t)r * node;
+        merge_nodes(j->dev->isa->attn, rest, operand, d, stack);
         float *out = to.at + (size_t)(r / j->group) * to.token_stride +
                      (size_t)(r % j->group) * to.head_stride;
-        for (int32_t i = 0; i < j->cut->split.rest.n_op; i++) {
-            int32_t op = j->cut->split.rest.op[i];
-            if (op >= 0) {
-                const float *piece = piece_node(j, item * j->n_piece + op) + (size_t)r * node;
-                memcpy(top, piece, node * sizeof *top);
-                top += node;
-            } else if (op == TREE_ADD) {
-                top -= node;
-                isa->merge_row(top - node, top - 2, top - 1, top, top[d], top[d + 1], d);
-            } else {
-                top -= node;
-                memcpy(out, top, node * sizeof *top);
-                out += node;
-            }
-        }
+        memcpy(out, stack, (size_t)rest->n_emit * node * sizeof *out);
     }
 }
 
@@ -439,23 +447,12 @@ typedef struct finish_job {
 static void finish_head(const finish_job *j, int32_t t, int32_t h, float *stack, float *out) {
     const kern_attn_finish *p = j->p;
     const cpu_attn_isa *isa = j->dev->isa->attn;
-    size_t d = (size_t)p->head_dim, node = d + 2;
     size_t index = (size_t)t * (size_t)p->n_head + (size_t)h;
-    float *top = stack; /* first float above the stack's top */
-    for (int32_t i = 0; i < p->tree->n_op; i++) {
-        int32_t op = p->tree->op[i];
-        if (op >= 0) {
-            memcpy(top, cpu_ptr(kern_at(p->node[op], index * p->node_stride[op])),
-                   node * sizeof *top);
-            top += node;
-        } else if (op == TREE_ADD) {
-            top -= node;
-            isa->merge_row(top - node, top - 2, top - 1, top, top[d], top[d + 1], p->head_dim);
-        } else {
-            top -= node;
-            isa->divide(top, top[d + 1], p->head_dim, out);
-        }
-    }
+    const float *operand[TREE_MAX_LEAF];
+    for (int32_t i = 0; i < p->tree->n_push; i++)
+        operand[i] = cpu_ptr(kern_at(p->node[i], index * p->node_stride[i]));
+    merge_nodes(isa, p->tree, operand, p->head_dim, stack);
+    isa->divide(stack, stack[p->head_dim + 1], p->head_dim, out);
 }
 
 static void finish_thread(void *arg, int32_t thread, int32_t n_thread) {
