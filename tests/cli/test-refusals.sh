@@ -97,7 +97,7 @@ want_text "$(tail -3 "$work/both" | head -1)" "exact/P16/V16" "--stats behind th
 
 # on a terminal of 80 columns no line of these is wider, and the progress bar leaves the lines alone
 python3 - "$WEFT" "$model" <<'PY' || fail "on a terminal"
-import fcntl, os, pty, struct, subprocess, sys, termios
+import fcntl, os, pty, struct, subprocess, sys, termios, threading
 weft, model = sys.argv[1:]
 
 def screen(*args):
@@ -106,17 +106,18 @@ def screen(*args):
     fcntl.ioctl(sub, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
     env = dict(os.environ, TERM="xterm", NO_COLOR="1")
     run = subprocess.Popen([weft, *args, "-m", model], stdin=subprocess.DEVNULL, stdout=sub, stderr=sub, env=env)
-    os.close(sub)
+    # a last reader's hang-up may throw away what a terminal still holds, so it is kept open and a mark ends the text
+    end = threading.Thread(target=lambda: (run.wait(), os.write(sub, b"\0")))
+    end.start()
     text = b""
-    while True:
-        try:
-            part = os.read(main, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        text += part
-    assert run.wait() == 0, (args, text)
+    while not text.endswith(b"\0"):
+        text += os.read(main, 65536)
+    end.join()
+    os.close(sub)
+    os.close(main)
+    assert run.returncode == 0, (args, text)
+    assert len(text) > 100, (args, text)
+    text = text[:-1]
     lines = []
     for line in text.decode().replace("\r\n", "\n").split("\n"):
         shown = ""
@@ -132,7 +133,9 @@ for args in (["check", "-n", "4", "--topologies", "tp1pcp1dcp1,tp1pcp2dcp2:kv"],
     assert not wide, (args, wide)
     assert not [line for line in lines if "[#" in line or "[." in line], (args, lines)
 lines = screen("inspect")
-table = lines[next(i for i, line in enumerate(lines) if line.startswith("tensor ")):]
+starts = [i for i, line in enumerate(lines) if line.startswith("tensor ")]
+assert starts, lines
+table = lines[starts[0]:]
 assert len(table) > 10 and max(len(line) for line in table) <= 80, max(table, key=len)
 PY
 finish
