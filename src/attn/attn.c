@@ -73,7 +73,7 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
 
 /* stride: a->page_stride in the cache, attn_page_bytes among received pages. */
 static kern_kv kv_view(const attn_rank *a, kern_mem pages, size_t stride) {
-    return (kern_kv){a->kv_type, a->n_kv_head, a->head_dim, stride, pages};
+    return (kern_kv){a->kv_type, a->n_kv_head, a->head_dim, a->head_dim, stride, pages};
 }
 
 /* New K/V to the owner of their page in every replica; in the cache before any attention of this
@@ -195,7 +195,7 @@ static void finish(attn_rank *a, const batch_local *b, kern_act out) {
     }
     kern_attn_finish f = {.n_tok = b->n_q_tok,
                           .n_head = a->n_head,
-                          .head_dim = a->head_dim,
+                          .value_dim = a->head_dim,
                           .tree = &a->finish,
                           .node = node,
                           .node_stride = stride,

@@ -253,6 +253,7 @@ static weft_status reduce_layer(model_rank *r, const llama_reduce *d, const kern
                                   .node_off = off,
                                   .x = p->x,
                                   .weight = norm,
+                                  .x_scale = 1.0f,
                                   .eps = r->w->cfg->rms_eps,
                                   .out = p->hidden,
                               });
@@ -293,6 +294,7 @@ static weft_status forward(model_rank *r, const batch_local *b, kern_mem block) 
                                       .n_row = b->n_tok,
                                       .hidden = r->w->cfg->hidden,
                                       .n_vocab = r->w->cfg->n_vocab,
+                                      .scale = 1.0f,
                                       .ids = model_block_at(block, b->at_id),
                                       .x = p->x});
     trace_phase("norm");
@@ -300,6 +302,7 @@ static weft_status forward(model_rank *r, const batch_local *b, kern_mem block) 
                                                   .hidden = r->w->cfg->hidden,
                                                   .x = p->x,
                                                   .weight = w->layer[0].attn_norm,
+                                                  .x_scale = 1.0f,
                                                   .eps = r->w->cfg->rms_eps,
                                                   .out = p->hidden});
     weft_status s = WEFT_OK;

@@ -443,7 +443,7 @@ typedef struct finish_job {
     const kern_attn_finish *p;
 } finish_job;
 
-/* stack: TREE_MAX_DEPTH nodes of head_dim + 2 floats. */
+/* stack: TREE_MAX_DEPTH nodes of value_dim + 2 floats. */
 static void finish_head(const finish_job *j, int32_t t, int32_t h, float *stack, float *out) {
     const kern_attn_finish *p = j->p;
     const cpu_attn_isa *isa = j->dev->isa->attn;
@@ -451,28 +451,28 @@ static void finish_head(const finish_job *j, int32_t t, int32_t h, float *stack,
     const float *operand[TREE_MAX_LEAF];
     for (int32_t i = 0; i < p->tree->n_push; i++)
         operand[i] = cpu_ptr(kern_at(p->node[i], index * p->node_stride[i]));
-    merge_nodes(isa, p->tree, operand, p->head_dim, stack);
-    isa->divide(stack, stack[p->head_dim + 1], p->head_dim, out);
+    merge_nodes(isa, p->tree, operand, p->value_dim, stack);
+    isa->divide(stack, stack[p->value_dim + 1], p->value_dim, out);
 }
 
 static void finish_thread(void *arg, int32_t thread, int32_t n_thread) {
     const finish_job *j = arg;
     const kern_attn_finish *p = j->p;
     float *row = (float *)(void *)cpu_scratch(j->dev, thread);
-    float *stack = row + cpu_round_up(p->n_head * p->head_dim, 16);
+    float *stack = row + cpu_round_up(p->n_head * p->value_dim, 16);
     int32_t from = cpu_share(p->n_tok, thread, n_thread);
     int32_t to = cpu_share(p->n_tok, thread + 1, n_thread);
     for (int32_t t = from; t < to; t++) {
         for (int32_t h = 0; h < p->n_head; h++)
-            finish_head(j, t, h, stack, row + h * p->head_dim);
+            finish_head(j, t, h, stack, row + h * p->value_dim);
         cpu_act_write_row(j->dev->isa->linear, &p->out, p->row0 + t, row);
     }
 }
 
 void cpu_attn_finish(kern_dev *dev, const kern_attn_finish *p) {
-    assert(p->n_head * p->head_dim <= dev->limits.max_in);
+    assert(p->n_head * p->value_dim <= dev->limits.max_in);
     finish_job j = {.dev = dev, .p = p};
-    int64_t floats = (int64_t)p->n_tok * p->n_head * p->head_dim * p->tree->n_push;
+    int64_t floats = (int64_t)p->n_tok * p->n_head * p->value_dim * p->tree->n_push;
     if (floats < CPU_SMALL)
         finish_thread(&j, 0, 1);
     else

@@ -126,7 +126,7 @@ static inline void world_narrow(kern_kv_type type, const float *x, size_t n, uin
 
 /* The pool has the pages of another layer (NaN) between those of this one. */
 static inline kern_kv world_view(const world *w, uint8_t *pool) {
-    kern_kv kv = {w->type, w->n_kv, w->head_dim, 0, {(uintptr_t)pool}};
+    kern_kv kv = {w->type, w->n_kv, w->head_dim, w->head_dim, 0, {(uintptr_t)pool}};
     kv.page_stride = 2 * kern_kv_page_bytes(&kv);
     return kv;
 }
@@ -254,7 +254,7 @@ static inline bool world_attend(const world *w, const world_run *run, float *out
     tree_finish(w->kv_shards, cut, run->dcp, &finish);
     kern_attn_finish f = {.n_tok = w->n_q,
                           .n_head = n_head,
-                          .head_dim = w->head_dim,
+                          .value_dim = w->head_dim,
                           .tree = &finish,
                           .node = nodes,
                           .node_stride = strides,

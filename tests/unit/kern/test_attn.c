@@ -507,7 +507,7 @@ static void finish_nodes(const char *isa, const node4 *nodes, int32_t n, float o
     }
     kern_attn_finish f = {.n_tok = 1,
                           .n_head = 1,
-                          .head_dim = 4,
+                          .value_dim = 4,
                           .tree = &tree,
                           .node = at,
                           .node_stride = stride,
@@ -643,10 +643,11 @@ static void store_writes_its_slots_only(void **state) {
         kern_limits limits = {.max_rows = 64, .max_in = 64, .max_head_dim = 128, .max_group = 1};
         assert_int_equal(t->open(3, &limits, &dev, NULL), WEFT_OK);
         memset(pool, 0xff, pool_bytes);
-        kern_kv_store s = {.kv = {w.type, w.n_kv, w.head_dim, stride, {(uintptr_t)pool}},
-                           .n = n,
-                           .wire = {(uintptr_t)wire},
-                           .slots = {(uintptr_t)slots}};
+        kern_kv_store s = {
+            .kv = {w.type, w.n_kv, w.head_dim, w.head_dim, stride, {(uintptr_t)pool}},
+            .n = n,
+            .wire = {(uintptr_t)wire},
+            .slots = {(uintptr_t)slots}};
         t->kv_store(dev, &s);
         int32_t pages[3] = {4, 0, 4};
         kern_kv_pack p = {
@@ -693,7 +694,7 @@ static void high_pages_are_reached(void **state) {
         assert_int_equal(t->open(1, &limits, &dev, NULL), WEFT_OK);
         int32_t slot = high * 16, table[1] = {high};
         kern_span span = {.q0 = 0, .len = 1, .pos = 0, .table = 0, .n_page = 1};
-        kern_kv kv = {KERN_KV_F16, KV, D, page_bytes, {(uintptr_t)pool}};
+        kern_kv kv = {KERN_KV_F16, KV, D, D, page_bytes, {(uintptr_t)pool}};
         kern_kv_store s = {
             .kv = kv, .n = 1, .wire = {(uintptr_t)wire}, .slots = {(uintptr_t)&slot}};
         t->kv_store(dev, &s);
@@ -750,7 +751,7 @@ static void spans_at_the_edge(void **state) {
         };
         tree_prog tree;
         tree_cover(16, 0, 16, &tree);
-        kern_attn_fold f = {.kv = {KERN_KV_F32, 1, 4, 2 * 16 * 4 * 4, {(uintptr_t)pages}},
+        kern_attn_fold f = {.kv = {KERN_KV_F32, 1, 4, 4, 2 * 16 * 4 * 4, {(uintptr_t)pages}},
                             .n_head = 1,
                             .scale = 1.0f,
                             .q = {(uintptr_t)q},

@@ -178,9 +178,16 @@ static void check_norm(const norm_case *c) {
         buf x = buf_take((size_t)n * 4);
         memcpy(buf_at(x), buf_at(start.f32), x.bytes);
         act_buf out = act_take(c->n_row, c->hidden, c->f32, c->q8);
-        kern_reduce_norm p = {c->n_row,       c->hidden, c->n_leaf ? &tree : NULL,
-                              nodes.mem,      node_off,  x.mem,
-                              weight.f32.mem, 1e-5f,     out.act};
+        kern_reduce_norm p = {.n_row = c->n_row,
+                              .hidden = c->hidden,
+                              .tree = c->n_leaf ? &tree : NULL,
+                              .nodes = nodes.mem,
+                              .node_off = node_off,
+                              .x_scale = 1.0f,
+                              .x = x.mem,
+                              .weight = weight.f32.mem,
+                              .eps = 1e-5f,
+                              .out = out.act};
         t->reduce_norm(dev, &p);
         assert_same_floats(buf_floats(x), buf_floats(want_x), (size_t)n, "residual");
         if (c->f32)
@@ -226,9 +233,10 @@ static void embed(void **state) {
             const kern_table *t = table_of(isa);
             kern_dev *dev = dev_open(t, 2);
             buf plain = random_plain(types[i], VOCAB, HIDDEN), x = buf_take(N_ROW * HIDDEN * 4);
-            t->embed(dev,
-                     &(kern_embed){
-                         buf_at(plain), types[i], N_ROW, HIDDEN, VOCAB, {(uintptr_t)ids}, x.mem});
+            t->embed(
+                dev,
+                &(kern_embed){
+                    buf_at(plain), types[i], N_ROW, HIDDEN, VOCAB, 1.0f, {(uintptr_t)ids}, x.mem});
             float want[HIDDEN];
             for (int32_t r = 0; r < N_ROW; r++) {
                 size_t row_bytes = dtype_bytes(dtype_find(types[i]), HIDDEN);
