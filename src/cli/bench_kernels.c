@@ -114,6 +114,7 @@ static weft_status buffers_fill(kernels *k, weft_error *err) {
                                                       .hidden = acts[i]->k,
                                                       .x = k->source,
                                                       .weight = k->ones,
+                                                      .x_scale = 1.0f,
                                                       .eps = k->cfg->rms_eps,
                                                       .out = *acts[i]});
     return kernels_attn_fill(k, err);

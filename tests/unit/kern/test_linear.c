@@ -590,7 +590,7 @@ static void check_swiglu(dtype type, int32_t n_in, int32_t n_out, int32_t out0, 
         buf gate_buf = packed(t, type, rows_of_w, n_in, gate, &gate_w);
         buf up_buf = packed(t, type, rows_of_w, n_in, up, &up_w);
         act_buf out = act_take(n_row, n_out, f32, q8);
-        kern_swiglu p = {x.act, n_row, &gate_w, &up_w, out0, n_out, out.act};
+        kern_swiglu p = {x.act, n_row, &gate_w, &up_w, out0, n_out, {0}, out.act};
         t->swiglu(dev, &p);
         if (f32)
             assert_same_floats(buf_floats(out.f32), buf_floats(want.f32), out.f32.bytes / 4,
