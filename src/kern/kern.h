@@ -398,9 +398,9 @@ typedef struct kern_table {
  * static. */
 weft_status kern_cpu_table(const char *isa, const kern_table **out, weft_error *err);
 
-/* RoPE table, exact profile: cos and sin of pos * base^(-2i / rope_dim), angle in double, rounded
- * to f32 once. No libm. out: f32 [n_pos][rope_dim / 2][2]. Writes positions [pos0, pos0 + n_pos).
- */
-void kern_rope_table(double base, int32_t rope_dim, int32_t pos0, int32_t n_pos, float *out);
+/* RoPE table, exact profile: scale * cos and scale * sin of pos * freq[i], in double, rounded to f32
+ * once. No libm. freq: [n_pair]; out: f32 [n_pos][n_pair][2]. Writes positions [pos0, pos0 + n_pos). */
+void kern_rope_table(const double *freq, int32_t n_pair, double scale, int32_t pos0, int32_t n_pos,
+                     float *out);
 
 #endif
