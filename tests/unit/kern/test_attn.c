@@ -24,11 +24,15 @@ static bool has_level(const char *isa) {
 
 static const int32_t head_dims[] = {2, 4, 18, 32, 64, 80, 96, 128, 256};
 static const int32_t groups[] = {1, 2, 3, 4, 5, 8, 9, 71};
+static const int32_t windows[] = {1, 2, 3, 15, 16, 17, 40, 1000};
 
 static void draw_world(world *w, world_rng *r) {
     *w = (world){.type = (kern_kv_type)rng_int(r, 0, 2), .n_kv = rng_int(r, 1, 3)};
     w->head_dim = head_dims[rng_int(r, 0, 8)];
     w->group = groups[rng_int(r, 0, 6)];
+    w->value_dim = rng_int(r, 0, 1) ? 0 : head_dims[rng_int(r, 0, 8)];
+    w->window = rng_int(r, 0, 1) ? 0 : windows[rng_int(r, 0, 7)];
+    w->has_sinks = rng_int(r, 0, 2) == 0;
     w->kv_shards = 1 << rng_int(r, 0, 4);
     w->n_req = rng_int(r, 1, WORLD_REQS);
     for (int32_t i = 0; i < w->n_req; i++) {
@@ -48,11 +52,12 @@ static void check_same(const world *w, const world_run *run, const float *want) 
     assert_true(world_attend(w, run, got, NULL));
     for (size_t i = 0; i < n; i++)
         if (memcmp(got + i, want + i, 4) != 0)
-            fail_msg(
-                "%s, %d threads, dcp %d, chunks %d, type %d, D %d, kv %d, group %d: value %zu is "
-                "%a, not %a",
-                run->isa, run->n_thread, run->dcp, (int)run->chunk_seed, (int)w->type, w->head_dim,
-                w->n_kv, w->group, i, (double)got[i], (double)want[i]);
+            fail_msg("%s, %d threads, dcp %d, chunks %d, type %d, D %d, E %d, kv %d, group %d, "
+                     "window %d, "
+                     "sinks %d: value %zu is %a, not %a",
+                     run->isa, run->n_thread, run->dcp, (int)run->chunk_seed, (int)w->type,
+                     w->head_dim, w->value_dim, w->n_kv, w->group, w->window, w->has_sinks, i,
+                     (double)got[i], (double)want[i]);
     free(got);
 }
 
@@ -282,7 +287,7 @@ static void extreme_scores(void **state) {
         w.len[0] = 150;
         w.n_new[0] = 21;
         world_fill(&w, &r);
-        for (size_t i = 0; i < world_out_floats(&w); i++)
+        for (size_t i = 0; i < world_q_floats(&w); i++)
             w.q[i] *= factors[f];
         for (size_t i = 0; i < 150 * 16; i++)
             w.k[0][i] *= factors[f] == 1e-30f || factors[f] == 1e15f ? factors[f] : 1.0f;
@@ -312,7 +317,7 @@ static void own_tokens_count_once(void **state) {
         w.n_req = 1;
         w.len[0] = w.n_new[0] = len;
         world_fill(&w, &r);
-        memset(w.q, 0, world_out_floats(&w) * sizeof *w.q);
+        memset(w.q, 0, world_q_floats(&w) * sizeof *w.q);
         for (int32_t p = 0; p < len; p++) {
             w.v[0][2 * p] = 1.0f;
             w.v[0][2 * p + 1] = (float)p;
@@ -341,7 +346,7 @@ static void empty_states_are_the_identity(void **state) {
     w.n_new[0] = 6; /* at 14..19: tokens 0 and 1 see nothing of page 1, the others do */
     world_fill(&w, &r);
     /* Every score is a negative number too small for a float: -0 before the maximum. */
-    for (size_t i = 0; i < world_out_floats(&w); i++)
+    for (size_t i = 0; i < world_q_floats(&w); i++)
         w.q[i] = -1e-30f;
     for (size_t i = 0; i < 20 * 6; i++)
         w.k[0][i] = 1e-30f;
@@ -380,29 +385,41 @@ enum { CASE_ROWS = 64, CASE_PAGES = 4 };
 typedef struct page_case {
     cpu_block b;
     cpu_page page[CASE_PAGES];
-    int32_t n_page, row_end[CASE_ROWS];
+    int32_t n_page, row_begin[CASE_ROWS], row_end[CASE_ROWS];
     float *q;
     uint8_t *pages;
 } page_case;
 
-/* Ends ascend, some lie before the first page, some behind the last. */
+/* What the rows see: ends ascend, some lie before the first page, some behind the last; the keys of a
+ * row are all before its end, or from one common key on, or the last few before its end. */
+static void draw_row_edges(world_rng *r, page_case *c) {
+    int32_t first = rng_int(r, 0, 1) ? 0 : rng_int(r, 0, 40), end = rng_int(r, 0, 50);
+    int32_t most = rng_int(r, 0, 1) ? 1000 : rng_int(r, 1, 40), begin = first;
+    for (int32_t i = 0; i < c->b.n_row; i++, end += rng_int(r, 0, 3)) {
+        int32_t from = end - rng_int(r, 1, most);
+        begin = most < 1000 && end > first && from > begin ? from : begin;
+        c->row_begin[i] = begin < end ? begin : 0;
+        c->row_end[i] = begin < end ? end : 0;
+    }
+}
+
 static void draw_page_case(world_rng *r, page_case *c) {
     *c = (page_case){.n_page = rng_int(r, 1, CASE_PAGES)};
     cpu_block *b = &c->b;
     b->group = rng_int(r, 1, 4);
     b->n_row = rng_int(r, 1, rng_int(r, 0, 1) ? 8 : CASE_ROWS);
     b->head_dim = head_dims[rng_int(r, 0, 6)];
-    b->o_stride = cpu_round_up(b->head_dim, 16);
+    b->value_dim = rng_int(r, 0, 1) ? b->head_dim : head_dims[rng_int(r, 0, 6)];
+    b->o_stride = cpu_round_up(b->value_dim, 16);
     b->scale = 0.25f;
     b->type = (kern_kv_type)rng_int(r, 0, 2);
-    b->first_key = rng_int(r, 0, 1) ? 0 : rng_int(r, 0, 40);
     b->q_stride = (size_t)(b->group * b->head_dim) + 2;
     size_t n_q = (size_t)b->n_row * b->q_stride;
     c->q = world_floats(n_q);
     for (size_t i = 0; i < n_q; i++)
         c->q[i] = 2 * rng_float(r);
     b->q = c->q;
-    size_t n_value = 2 * 16 * (size_t)b->head_dim, elem = kern_kv_elem(b->type);
+    size_t n_value = 16 * (size_t)(b->head_dim + b->value_dim), elem = kern_kv_elem(b->type);
     c->pages = malloc(CASE_PAGES * n_value * elem);
     for (size_t i = 0; i < CASE_PAGES * n_value; i++) {
         float x = rng_float(r);
@@ -410,18 +427,21 @@ static void draw_page_case(world_rng *r, page_case *c) {
     }
     for (int32_t p = 0; p < c->n_page; p++)
         c->page[p] = (cpu_page){c->pages + (size_t)p * n_value * elem, 16 * p};
-    for (int32_t i = 0, end = rng_int(r, 0, 50); i < b->n_row; i++, end += rng_int(r, 0, 3))
-        c->row_end[i] = end;
+    draw_row_edges(r, c);
 }
 
-/* The pages into two states, page after page in turn, and their merge; nodes: [row][head_dim + 2].
+/* The pages into two states, page after page in turn, and their merge; nodes: [row][value_dim + 2].
  */
 static void run_page_case(const page_case *c, const cpu_fold *fold, float *nodes) {
     cpu_block b = c->b;
-    size_t rows = (size_t)cpu_round_up(b.n_row, 16), node = (size_t)b.head_dim + 2;
-    b.row_end = c->row_end;
-    b.work = aligned_alloc(64, cpu_attn_work_floats(cpu_block_rows(CASE_ROWS), b.head_dim) *
-                                   sizeof(float));
+    size_t rows = (size_t)cpu_round_up(b.n_row, 16), node = (size_t)b.value_dim + 2;
+    int32_t begin[CASE_ROWS] = {0}, end[CASE_ROWS] = {0}, most = b.head_dim;
+    memcpy(begin, c->row_begin, (size_t)b.n_row * sizeof *begin);
+    memcpy(end, c->row_end, (size_t)b.n_row * sizeof *end);
+    b.row_begin = begin;
+    b.row_end = end;
+    most = b.value_dim > most ? b.value_dim : most;
+    b.work = aligned_alloc(64, cpu_attn_work_floats(CASE_ROWS, most) * sizeof(float));
     fold->begin(&b);
     float *memory[2];
     cpu_states s[2];
@@ -459,7 +479,7 @@ static void rows_of_a_block_may_differ(void **state) {
     for (int32_t round = 0; round < 400; round++) {
         page_case c;
         draw_page_case(&r, &c);
-        size_t n = (size_t)c.b.n_row * ((size_t)c.b.head_dim + 2);
+        size_t e = (size_t)c.b.value_dim, n = (size_t)c.b.n_row * (e + 2);
         float *want = world_floats(n), *got = world_floats(n);
         run_page_case(&c, cpu_attn_scalar.few, want);
         for (size_t level = 0; level < N_LEVEL; level++) {
@@ -472,10 +492,10 @@ static void rows_of_a_block_may_differ(void **state) {
             }
         }
         for (int32_t i = 0; i < c.b.n_row; i++) {
-            const float *node = want + (size_t)i * ((size_t)c.b.head_dim + 2);
-            if (c.row_end[i] <= c.b.first_key)
-                for (int32_t d = 0; d < c.b.head_dim + 2; d++)
-                    assert_true(node[d] == (d == c.b.head_dim ? -INFINITY : 0.0f));
+            const float *node = want + (size_t)i * (e + 2);
+            if (c.row_end[i] == 0 || c.row_begin[i] >= 16 * c.n_page)
+                for (size_t d = 0; d < e + 2; d++)
+                    assert_true(node[d] == (d == e ? -INFINITY : 0.0f));
         }
         free(want);
         free(got);
@@ -593,13 +613,13 @@ static void merge_follows_the_rule(void **state) {
 /* ---- cache ---- */
 
 static size_t key_byte(const world *w, int32_t head, int32_t key, int32_t d, bool value) {
-    size_t n = (size_t)w->head_dim, elem = kern_kv_elem(w->type), at;
+    size_t n_k = (size_t)w->head_dim, n_v = (size_t)w->value_dim, elem = kern_kv_elem(w->type), at;
     if (w->type == KERN_KV_BF16)
-        at = value ? ((size_t)(key / 2) * n + (size_t)d) * 2 + (size_t)(key % 2)
+        at = value ? ((size_t)(key / 2) * n_v + (size_t)d) * 2 + (size_t)(key % 2)
                    : ((size_t)(d / 2) * 16 + (size_t)key) * 2 + (size_t)(d % 2);
     else
-        at = value ? (size_t)key * n + (size_t)d : (size_t)d * 16 + (size_t)key;
-    return (((size_t)head * 2 + value) * 16 * n + at) * elem;
+        at = value ? (size_t)key * n_v + (size_t)d : (size_t)d * 16 + (size_t)key;
+    return ((size_t)head * 16 * (n_k + n_v) + value * 16 * n_k + at) * elem;
 }
 
 /* Every byte of the pool after a store: as the layout says where a slot was given, untouched
@@ -610,12 +630,13 @@ static void store_writes_its_slots_only(void **state) {
     for (int32_t round = 0; round < 24; round++) {
         world w = {.type = (kern_kv_type)(round % 3), .n_kv = rng_int(&r, 1, 3), .group = 1};
         w.head_dim = head_dims[rng_int(&r, 0, 6)];
+        w.value_dim = round % 2 ? 0 : head_dims[rng_int(&r, 0, 6)];
         w.kv_shards = 1;
         w.n_req = 1;
         w.len[0] = w.n_new[0] = 1;
         world_fill(&w, &r);
         int32_t n = round < 12 ? rng_int(&r, 0, 3) : 60, n_page = 5;
-        size_t row = (size_t)w.n_kv * (size_t)w.head_dim * 2 * kern_kv_elem(w.type);
+        size_t row = (size_t)w.n_kv * (size_t)(w.head_dim + w.value_dim) * kern_kv_elem(w.type);
         size_t page_bytes = row * 16, stride = page_bytes + (size_t)(round % 2 ? 64 : 0);
         size_t pool_bytes = (size_t)n_page * stride;
         uint8_t *wire = malloc((size_t)n * row + 1), *pool = malloc(pool_bytes);
@@ -629,11 +650,12 @@ static void store_writes_its_slots_only(void **state) {
                        : rng_int(&r, 0, 1) ? -1
                                            : -rng_int(&r, 2, 1000);
             size_t elem = kern_kv_elem(w.type);
-            for (int32_t e = 0; slots[i] >= 0 && e < 2 * w.n_kv * w.head_dim; e++) {
-                bool value = e >= w.n_kv * w.head_dim;
-                int32_t head = e / w.head_dim % w.n_kv;
+            int32_t n_k = w.n_kv * w.head_dim, n_v = w.n_kv * w.value_dim;
+            for (int32_t e = 0; slots[i] >= 0 && e < n_k + n_v; e++) {
+                bool value = e >= n_k;
+                int32_t dim = value ? w.value_dim : w.head_dim, x = value ? e - n_k : e;
                 memcpy(want + (size_t)(slots[i] / 16) * stride +
-                           key_byte(&w, head, slots[i] % 16, e % w.head_dim, value),
+                           key_byte(&w, x / dim, slots[i] % 16, x % dim, value),
                        wire + (size_t)i * row + (size_t)e * elem, elem);
             }
         }
@@ -644,7 +666,7 @@ static void store_writes_its_slots_only(void **state) {
         assert_int_equal(t->open(3, &limits, &dev, NULL), WEFT_OK);
         memset(pool, 0xff, pool_bytes);
         kern_kv_store s = {
-            .kv = {w.type, w.n_kv, w.head_dim, w.head_dim, stride, {(uintptr_t)pool}},
+            .kv = {w.type, w.n_kv, w.head_dim, w.value_dim, stride, {(uintptr_t)pool}},
             .n = n,
             .wire = {(uintptr_t)wire},
             .slots = {(uintptr_t)slots}};
