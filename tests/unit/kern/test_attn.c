@@ -154,6 +154,40 @@ static void rows_do_not_see_each_other(void **state) {
     }
 }
 
+/* Groups that are larger than a block, with values narrower than keys as in latent attention: cut
+ * over items, the finer the more threads there are. */
+static void large_groups_are_cut(void **state) {
+    (void)state;
+    static const struct {
+        int32_t group, n_kv, head_dim, value_dim, len, n_new, window;
+    } cases[] = {{128, 1, 576, 512, 37, 2, 0}, {71, 2, 48, 32, 70, 19, 0},
+                 {65, 1, 192, 128, 50, 3, 20}, {128, 1, 48, 32, 300, 1, 0},
+                 {40, 1, 18, 34, 90, 5, 7},    {17, 2, 32, 2, 200, 1, 0}};
+    world_rng r = {128};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        world w = {.type = (kern_kv_type)(i % 3), .n_req = 1, .kv_shards = 16};
+        w.n_kv = cases[i].n_kv;
+        w.group = cases[i].group;
+        w.head_dim = cases[i].head_dim;
+        w.value_dim = cases[i].value_dim;
+        w.window = cases[i].window;
+        w.len[0] = cases[i].len;
+        w.n_new[0] = cases[i].n_new;
+        w.has_sinks = i % 2;
+        world_fill(&w, &r);
+        float *want = reference(&w);
+        check_oracle(&w, want, 1e-5);
+        for (int32_t n_thread = 1; n_thread <= 9; n_thread += 4)
+            for (size_t l = 0; l < N_LEVEL; l++) {
+                world_run run = {.isa = levels[l], .n_thread = n_thread, .dcp = 1 + n_thread / 3};
+                if (has_level(levels[l]))
+                    check_same(&w, &run, want);
+            }
+        free(want);
+        world_free(&w);
+    }
+}
+
 /* Long contexts of few decoding rows: items are cut along the tree, and whoever is last joins. */
 static void long_decodes_are_cut(void **state) {
     (void)state;
@@ -224,6 +258,47 @@ static void unseen_keys_are_never_used(void **state) {
                 free(got);
                 w.stored[0] = w.len[0];
             }
+        free(want);
+        world_free(&w);
+    }
+}
+
+/* One key is NaN: the rows that see it are NaN in every value, all others keep their bits, whether
+ * the key is ahead of them, in their past beyond the window, or before first_key. */
+static void a_key_is_seen_inside_its_window_only(void **state) {
+    (void)state;
+    world_rng r = {92};
+    for (int32_t round = 0; round < 48; round++) {
+        world w = {.type = (kern_kv_type)(round % 3), .n_kv = 1, .n_req = 1, .kv_shards = 4};
+        w.group = groups[rng_int(&r, 0, 6)];
+        w.head_dim = round % 2 ? 16 : 6;
+        w.value_dim = round % 5 ? 0 : 18;
+        w.window = windows[rng_int(&r, 0, 6)];
+        w.len[0] = 75;
+        w.n_new[0] = round % 4 ? rng_int(&r, 2, 60) : 2;
+        w.first_key[0] = round % 3 ? 0 : rng_int(&r, 0, 75 - w.n_new[0]);
+        world_fill(&w, &r);
+        float *want = reference(&w);
+        int32_t pos0 = w.len[0] - w.n_new[0], bad = rng_int(&r, pos0 > 20 ? pos0 - 20 : 0, 74);
+        for (int32_t d = 0; d < w.head_dim; d++)
+            w.k[0][bad * w.head_dim + d] = NAN;
+        for (int32_t e = 0; e < w.value_dim; e++)
+            w.v[0][bad * w.value_dim + e] = NAN;
+        size_t row = (size_t)w.group * (size_t)w.value_dim;
+        for (size_t l = 0; l < N_LEVEL; l++) {
+            if (!has_level(levels[l]))
+                continue;
+            float *got = attend(&w, levels[l]);
+            for (int32_t t = 0; t < w.n_new[0]; t++) {
+                const float *of = got + (size_t)t * row;
+                bool sees = bad <= pos0 + t && bad >= world_seen_from(&w, 0, pos0 + t);
+                for (size_t e = 0; e < row && sees; e++)
+                    assert_true(isnan(of[e]));
+                if (!sees)
+                    assert_memory_equal(of, want + (size_t)t * row, row * sizeof *of);
+            }
+            free(got);
+        }
         free(want);
         world_free(&w);
     }
@@ -334,6 +409,70 @@ static void own_tokens_count_once(void **state) {
             }
         world_free(&w);
     }
+}
+
+/* Equal scores of 0 give every key the weight 1, so a row's l is the number of keys that it sees:
+ * `window` of them once the context is as long; values are positions, so the output is their mean. */
+static void windows_hold_their_keys(void **state) {
+    (void)state;
+    world_rng r = {30};
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
+        for (size_t l = 0; l < N_LEVEL; l++) {
+            world w = {.type = KERN_KV_F16, .n_kv = 1, .group = 1, .head_dim = 4, .kv_shards = 1};
+            w.value_dim = 2;
+            w.window = windows[i];
+            w.n_req = 1;
+            w.len[0] = w.n_new[0] = 80;
+            world_fill(&w, &r);
+            memset(w.q, 0, world_q_floats(&w) * sizeof *w.q);
+            for (int32_t p = 0; p < 80; p++)
+                w.v[0][2 * p] = (float)p;
+            float out[160];
+            for (uint64_t chunk = 0; chunk < 3 && has_level(levels[l]); chunk++) {
+                world_state s;
+                world_run run = {.isa = levels[l], .n_thread = 1, .dcp = 1, .chunk_seed = chunk};
+                assert_true(world_attend(&w, &run, out, &s));
+                for (int32_t t = 0; t < 80; t++) {
+                    int32_t n = t + 1 < windows[i] ? t + 1 : windows[i];
+                    assert_true(s.at[4 * t + 3] == (float)n);
+                    assert_true(fabsf(out[2 * t] - ((float)t - (float)(n - 1) / 2)) < 1e-4f);
+                }
+                free(s.at);
+            }
+            world_free(&w);
+        }
+}
+
+/* A row that sees one key beside a sink, by hand; a sink alone gives zeros. */
+static void a_sink_takes_its_share(void **state) {
+    (void)state;
+    world_rng r = {31};
+    static const float sinks[] = {0.0f, 1.5f, -2.0f, 80.0f, -200.0f, -INFINITY};
+    world w = {.type = KERN_KV_F32, .n_kv = 1, .group = 2, .head_dim = 2, .kv_shards = 4};
+    w.window = 1;
+    w.has_sinks = true;
+    w.n_req = 1;
+    w.len[0] = w.n_new[0] = 6;
+    world_fill(&w, &r);
+    for (size_t i = 0; i < sizeof sinks / sizeof *sinks; i++)
+        for (size_t l = 0; l < N_LEVEL; l++) {
+            if (!has_level(levels[l]))
+                continue;
+            w.sinks[0] = sinks[i];
+            w.sinks[1] = -INFINITY;
+            float *out = attend(&w, levels[l]);
+            for (size_t t = 0; t < 6; t++) {
+                const float *q = w.q + 4 * t, *k = w.k[0] + 2 * t, *v = w.v[0] + 2 * t;
+                double score = w.scale * ((double)q[0] * k[0] + (double)q[1] * k[1]);
+                double share = 1 / (1 + exp(sinks[i] - score));
+                for (size_t d = 0; d < 2; d++) {
+                    assert_true(fabs(out[4 * t + d] - share * v[d]) < 1e-6);
+                    assert_true(out[4 * t + 2 + d] == v[d]);
+                }
+            }
+            free(out);
+        }
+    world_free(&w);
 }
 
 /* Ranks without a visible key hand out the identity, bytes and all (I02); m is never -0. */
@@ -510,8 +649,10 @@ typedef struct node4 {
     float o[4], m, l;
 } node4;
 
-/* Merges n nodes (n a power of two) of one head and gives the 4 outputs at row 1 of out. */
-static void finish_nodes(const char *isa, const node4 *nodes, int32_t n, float out[8]) {
+/* Merges n nodes (n a power of two) of one head, and a sink where there is one, and gives the 4
+ * outputs at row 1 of out. */
+static void finish_with_sink(const char *isa, const node4 *nodes, int32_t n, const float *sink,
+                             float out[8]) {
     const kern_table *t;
     kern_dev *dev;
     assert_int_equal(kern_cpu_table(isa, &t, NULL), WEFT_OK);
@@ -528,6 +669,7 @@ static void finish_nodes(const char *isa, const node4 *nodes, int32_t n, float o
     kern_attn_finish f = {.n_tok = 1,
                           .n_head = 1,
                           .value_dim = 4,
+                          .sinks = {(uintptr_t)sink},
                           .tree = &tree,
                           .node = at,
                           .node_stride = stride,
@@ -540,6 +682,10 @@ static void finish_nodes(const char *isa, const node4 *nodes, int32_t n, float o
     t->close(dev);
     for (int32_t i = 0; i < 4; i++)
         assert_true(out[i] == 77.0f); /* row0 is respected */
+}
+
+static void finish_nodes(const char *isa, const node4 *nodes, int32_t n, float out[8]) {
+    finish_with_sink(isa, nodes, n, NULL, out);
 }
 
 static void merging_empty_states(void **state) {
@@ -608,6 +754,43 @@ static void merge_follows_the_rule(void **state) {
     finish_nodes("scalar", e, 2, out);
     const float want[4] = {0.5f, 0.5f, 0.0f, 0.0f};
     assert_memory_equal(out + 4, want, 16);
+}
+
+/* A sink is a state (0, sink, 1) that is merged last: the same bits as such a state on the right of
+ * the root. */
+static void a_sink_is_merged_at_the_root(void **state) {
+    (void)state;
+    world_rng r = {42};
+    for (int32_t round = 0; round < 200; round++) {
+        float sink = 4.0f * rng_float(&r), m = 4.0f * rng_float(&r);
+        node4 n[2];
+        for (int32_t i = 0; i < 2; i++) {
+            n[i] = (node4){{rng_float(&r), rng_float(&r), -0.0f, 3}, m, 1.0f + (float)i};
+            if (rng_int(&r, 0, 3) == 0)
+                n[i] = (node4){{0}, -INFINITY, 0};
+        }
+        /* Their merge by hand: the maxima are equal, the factors 1. */
+        node4 root[2] = {n[0], {{0}, sink, 1}};
+        if (n[0].l == 0)
+            root[0] = n[1];
+        else if (n[1].l != 0) {
+            for (int32_t d = 0; d < 4; d++)
+                root[0].o[d] = n[0].o[d] + n[1].o[d];
+            root[0].l = n[0].l + n[1].l;
+        }
+        float want[8], got[8];
+        finish_nodes("scalar", root, 2, want);
+        for (size_t l = 0; l < N_LEVEL; l++)
+            if (has_level(levels[l])) {
+                finish_with_sink(levels[l], n, 2, &sink, got);
+                assert_memory_equal(got, want, sizeof got);
+            }
+    }
+    const node4 empty = {{0}, -INFINITY, 0};
+    const float sink = 1.25f, zero[4] = {0};
+    float out[8];
+    finish_with_sink("scalar", &empty, 1, &sink, out);
+    assert_memory_equal(out + 4, zero, sizeof zero);
 }
 
 /* ---- cache ---- */
@@ -808,15 +991,20 @@ int main(void) {
         cmocka_unit_test(every_cut_gives_the_same_bits),
         cmocka_unit_test(every_dcp_gives_the_same_bits),
         cmocka_unit_test(rows_do_not_see_each_other),
+        cmocka_unit_test(large_groups_are_cut),
         cmocka_unit_test(long_decodes_are_cut),
         cmocka_unit_test(unseen_keys_are_never_used),
+        cmocka_unit_test(a_key_is_seen_inside_its_window_only),
         cmocka_unit_test(nan_scores_stay_in_their_row),
         cmocka_unit_test(extreme_scores),
         cmocka_unit_test(own_tokens_count_once),
+        cmocka_unit_test(windows_hold_their_keys),
+        cmocka_unit_test(a_sink_takes_its_share),
         cmocka_unit_test(empty_states_are_the_identity),
         cmocka_unit_test(rows_of_a_block_may_differ),
         cmocka_unit_test(merging_empty_states),
         cmocka_unit_test(merge_follows_the_rule),
+        cmocka_unit_test(a_sink_is_merged_at_the_root),
         cmocka_unit_test(store_writes_its_slots_only),
         cmocka_unit_test(high_pages_are_reached),
         cmocka_unit_test(spans_at_the_edge),
