@@ -351,8 +351,10 @@ typedef struct kern_attn_finish {
 typedef struct kern_dev kern_dev; /* one per rank: its queue, threads and scratch */
 
 typedef struct kern_limits {
-    int32_t max_rows, max_in, max_head_dim,
-        max_group; /* token rows; widest k; head size; query heads per KV head */
+    int32_t max_rows;     /* token rows */
+    int32_t max_in;       /* widest k */
+    int32_t max_head_dim; /* larger of head_dim and value_dim */
+    int32_t max_group;    /* query heads per KV head */
 } kern_limits;
 
 typedef struct kern_table {
@@ -386,6 +388,7 @@ typedef struct kern_table {
     void (*reduce_norm)(kern_dev *dev, const kern_reduce_norm *p);
     void (*pick)(kern_dev *dev, const kern_pick *p);
     void (*qk_rope)(kern_dev *dev, const kern_qk_rope *p);
+    void (*mla_rope)(kern_dev *dev, const kern_mla_rope *p);
     void (*kv_store)(kern_dev *dev, const kern_kv_store *p);
     void (*kv_pack)(kern_dev *dev, const kern_kv_pack *p);
     void (*attn_fold)(kern_dev *dev, const kern_attn_fold *p);

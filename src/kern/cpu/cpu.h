@@ -65,6 +65,7 @@ void cpu_act_write_row(const cpu_linear_isa *isa, const kern_act *act, int32_t r
 
 /* attn.c, rope.c */
 void cpu_qk_rope(kern_dev *dev, const kern_qk_rope *p);
+void cpu_mla_rope(kern_dev *dev, const kern_mla_rope *p);
 void cpu_kv_store(kern_dev *dev, const kern_kv_store *p);
 void cpu_kv_pack(kern_dev *dev, const kern_kv_pack *p);
 void cpu_attn_fold(kern_dev *dev, const kern_attn_fold *p);
