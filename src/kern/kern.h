@@ -34,10 +34,10 @@ typedef struct kern_weight {
 /* ---- activations: the input of linear layers ----
  * f32 form: [row][k] floats. q8 form, for quantised weights, one record per row of
  * kern_act_q8_bytes(k) bytes:
- *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i32 sum[k/32]      (k multiple of 32; record padded
- *   to 64 bytes)
+ *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i16 sum[k/32][2]      (k multiple of 32; record
+ *   padded to 64 bytes)
  * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), sum = exact
- * integer sum of q, xs = dx * (float)sum.
+ * integer sums of q over the block's halves, xs = dx * (float)(sum[0] + sum[1]).
  * sum(x q) in 16 lanes: fma(x[i + 16], q[i + 16], x[i] * q[i]), then the fold; sum(q q) is exact.
  * amax 0: all zero.
  * A producer writes the forms whose memory is not 0. */
