@@ -57,16 +57,16 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
     size_t heads = (size_t)a->n_head, pages = dcp > 1 ? (size_t)round_pages : 0;
     kern_memory_add(plan, "queries", queries * q_bytes(a, largest), &a->q);
     kern_memory_add(plan, "new K/V to send", toks * attn_wire_bytes(a, largest), &a->wire_send);
-    kern_memory_add(plan, "new K/V received", (size_t)batch_recv_cap(b) * attn_wire_bytes(a, largest),
-                    &a->wire_recv);
+    kern_memory_add(plan, "new K/V received",
+                    (size_t)batch_recv_cap(b) * attn_wire_bytes(a, largest), &a->wire_recv);
     kern_memory_add(plan, "partial states",
                     queries * heads * (size_t)a->cover.n_emit * state_bytes(largest), &a->state);
     kern_memory_add(plan, "partial states received",
                     toks * heads * (size_t)n_other * state_bytes(largest), &a->state_recv);
-    kern_memory_add(plan, "states of pass-KV rows", dcp > 1 ? toks * heads * state_bytes(largest) : 0,
-                    &a->state_kv);
-    kern_memory_add(plan, "pages to send", (size_t)batch_round_send_cap(b) * attn_page_bytes(a, largest),
-                    &a->page_send);
+    kern_memory_add(plan, "states of pass-KV rows",
+                    dcp > 1 ? toks * heads * state_bytes(largest) : 0, &a->state_kv);
+    kern_memory_add(plan, "pages to send",
+                    (size_t)batch_round_send_cap(b) * attn_page_bytes(a, largest), &a->page_send);
     kern_memory_add(plan, "pages received", pages * attn_page_bytes(a, largest), &a->page_recv);
 }
 
@@ -122,7 +122,8 @@ static weft_status pass_q(attn_rank *a, const attn_shape *shape, const batch_loc
     int32_t dcp = a->topo->sizes.dcp, self = a->topo->dcp_rank;
     size_t sn[TOPO_MAX_WORLD], sa[TOPO_MAX_WORLD], rn[TOPO_MAX_WORLD], ra[TOPO_MAX_WORLD];
     for (int32_t m = 0; m < dcp; m++)
-        sn[m] = (size_t)b->q_n[m] * q_bytes(a, shape), sa[m] = (size_t)b->q_at[m] * q_bytes(a, shape);
+        sn[m] = (size_t)b->q_n[m] * q_bytes(a, shape),
+        sa[m] = (size_t)b->q_at[m] * q_bytes(a, shape);
     trace_phase("gather queries");
     weft_status s = a->comm->v->all_gather_v(a->comm, COMM_DCP, a->q, sn, sa);
     if (s != WEFT_OK)

@@ -16,7 +16,10 @@ const char *const explain_move_text[EXPLAIN_N_MOVE] = {EXPLAIN_MOVE_TABLE(TEXT)}
 
 #define DRY_OPERATIONS(X)                                                                          \
     X(embed)                                                                                       \
+    X(glu)                                                                                         \
+    X(act_make)                                                                                    \
     X(reduce_norm)                                                                                 \
+    X(softcap)                                                                                     \
     X(pick)                                                                                        \
     X(qk_rope)                                                                                     \
     X(kv_store)                                                                                    \

@@ -72,9 +72,10 @@ typedef struct kern_linear {
     int32_t leaf_in;
     size_t node_bytes;
     /* 0: every output reads all n_in columns. Else outputs stand in groups (heads) of group_out, and
-     * output o of the weight reads the columns [g n_in, (g + 1) n_in) of x, g = o / group_out:
-     * x.k = groups * n_in, w->n_in = n_in; column-parallel, one part, in0 = 0, out0 and n_out
-     * multiples of group_out, group_out of the panel. */
+     * output o (counted as in y, from out0) reads the columns [g n_in, (g + 1) n_in) of x, g = o /
+     * group_out: x has the groups of this part alone, x.k = n_out / group_out * n_in. w->n_in =
+     * n_in; column-parallel, one part, in0 = 0; n_out is a multiple of group_out, group_out of the
+     * panel. */
     int32_t group_out;
 } kern_linear;
 
@@ -82,7 +83,9 @@ typedef struct kern_linear {
  * rounded by itself unless fma is written.
  *   SILU     g * sigmoid(g) * u
  *   GELU     g * sigmoid(z) * u, z = 1.5957691f * (g * fma(g * g, 0.044715f, 1)); this is the tanh form
- *   CLAMPED  g' = min(g, limit), u' = clamp(u, -limit, limit): g' * sigmoid(alpha * g') * (u' + 1) */
+ *   CLAMPED  g' = min(g, limit), u' = clamp(u, -limit, limit): g' * sigmoid(alpha * g') * (u' + 1)
+ * Products run left to right. The min and max of a NaN are that NaN; any NaN becomes the one NaN
+ * (0xFFC00000). */
 typedef enum kern_glu_kind { KERN_GLU_SILU, KERN_GLU_GELU, KERN_GLU_CLAMPED } kern_glu_kind;
 typedef struct kern_glu_rule {
     kern_glu_kind kind;
@@ -99,7 +102,8 @@ typedef struct kern_swiglu {
     kern_act out; /* k = n_out */
 } kern_swiglu;
 
-/* out[r][j] = rule(g[r][j], u[r][j]) for j in [0, out.k), of numbers that are there already. */
+/* out[r][j] = rule(g[r][j], u[r][j]) for j in [0, out.k), of numbers that are there already.
+ * out.f32 may be g where the strides agree. */
 typedef struct kern_glu {
     int32_t n_row;
     kern_mem g, u; /* f32, strides in elements */
@@ -116,7 +120,9 @@ typedef struct kern_act_make {
     kern_act to;
 } kern_act_make;
 
-/* x = cap * tanh(x / cap), tanh(y) = sign(y) (1 - e) / (1 + e), e = exact_exp_neg(-2 |y|). */
+/* x = cap * tanh(x / cap), tanh(y) = t for y >= 0, -t below, t = (1 - e) / (1 + e), e =
+ * exact_exp_neg(-2 |y|): off by cap * 1.5e-7 at most, so that values near 0 lose digits. Any NaN
+ * becomes the one NaN. */
 typedef struct kern_softcap {
     int64_t n;
     float cap;
@@ -137,8 +143,8 @@ typedef struct kern_embed {
  *   norm(v, w)[j] = (v[j] * (1 / sqrt(ss / hidden + eps))) * w[j],  ss = sum v^2 over 16 lanes, fold
  *   t = tree over nodes (node k of row r at nodes + node_off[k] + r * hidden * 4), + bias;
  *   t = norm(t, post);  x[r] = x[r] + t;  x[r] = x[r] * x_scale;  out[r] = norm(x[r], weight)
- * What is absent (bias, post: 0, x_scale: 1) does nothing; x is read and written; no tree: x stays
- * as it is. */
+ * What is absent (bias, post: 0, x_scale: 1) does nothing; x is read and written. Without a tree x
+ * stays as it is, x_scale or not, and only the last line is done. */
 typedef struct kern_reduce_norm {
     int32_t n_row, hidden;
     const tree_prog *tree; /* NULL: no nodes */
@@ -385,7 +391,10 @@ typedef struct kern_table {
     void (*embed)(kern_dev *dev, const kern_embed *p);
     void (*linear)(kern_dev *dev, const kern_linear *p);
     void (*swiglu)(kern_dev *dev, const kern_swiglu *p);
+    void (*glu)(kern_dev *dev, const kern_glu *p);
+    void (*act_make)(kern_dev *dev, const kern_act_make *p);
     void (*reduce_norm)(kern_dev *dev, const kern_reduce_norm *p);
+    void (*softcap)(kern_dev *dev, const kern_softcap *p);
     void (*pick)(kern_dev *dev, const kern_pick *p);
     void (*qk_rope)(kern_dev *dev, const kern_qk_rope *p);
     void (*mla_rope)(kern_dev *dev, const kern_mla_rope *p);

@@ -26,10 +26,13 @@ static void read_mla_sizes(model_reader *r) {
     m->rope = read_int(r, "qk_rope_head_dim", "rope.dimension_count", 2, 1 << 16, READ_MUST);
     m->value = read_int(r, "v_head_dim", "attention.value_length_mla", 2, 1 << 16, READ_MUST);
     int32_t key = read_int(r, NULL, "attention.key_length_mla", 2, 1 << 16, 0);
-    m->nope = r->folder ? read_int(r, "qk_nope_head_dim", NULL, 1, 1 << 16, READ_MUST) : key - m->rope;
+    m->nope =
+        r->folder ? read_int(r, "qk_nope_head_dim", NULL, 1, 1 << 16, READ_MUST) : key - m->rope;
     if (r->status == WEFT_OK && m->nope < 1)
-        read_fail(r, "attention.key_length_mla is %d, expected more than rope.dimension_count %d "
-                     "(files without it are of an older converter)", key, m->rope);
+        read_fail(r,
+                  "attention.key_length_mla is %d, expected more than rope.dimension_count %d "
+                  "(files without it are of an older converter)",
+                  key, m->rope);
     for (int32_t i = 0; i < c->n_layer && r->status == WEFT_OK; i++) {
         model_layer *l = &r->d->layer[i];
         l->latent = true;
@@ -47,18 +50,22 @@ static void read_queries(model_reader *r, int32_t i) {
     int32_t n_head = r->d->layer[i].n_head, head = m->nope + m->rope, hidden = r->c->hidden;
     int32_t n_in = m->q_latent != 0 ? m->q_latent : hidden;
     if (m->q_latent != 0) {
-        read_matrix(r, i, MODEL_Q_A, "self_attn.q_a_proj.weight", "attn_q_a.weight", m->q_latent, hidden);
-        read_vector(r, i, MODEL_Q_A_NORM, "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight", m->q_latent);
+        read_matrix(r, i, MODEL_Q_A, "self_attn.q_a_proj.weight", "attn_q_a.weight", m->q_latent,
+                    hidden);
+        read_vector(r, i, MODEL_Q_A_NORM, "self_attn.q_a_layernorm.weight", "attn_q_a_norm.weight",
+                    m->q_latent);
     }
-    model_matrix *q =
-        m->q_latent != 0
-            ? read_matrix(r, i, MODEL_Q_NOPE, "self_attn.q_b_proj.weight", "attn_q_b.weight", n_head * head, n_in)
-            : read_matrix(r, i, MODEL_Q_NOPE, "self_attn.q_proj.weight", "attn_q.weight", n_head * head, n_in);
+    model_matrix *q = m->q_latent != 0
+                          ? read_matrix(r, i, MODEL_Q_NOPE, "self_attn.q_b_proj.weight",
+                                        "attn_q_b.weight", n_head * head, n_in)
+                          : read_matrix(r, i, MODEL_Q_NOPE, "self_attn.q_proj.weight",
+                                        "attn_q.weight", n_head * head, n_in);
     if (q == NULL)
         return;
     model_matrix rope = *q;
     q->n_out = n_head * m->nope, q->group = m->nope, q->group_stride = head;
-    rope.n_out = n_head * m->rope, rope.group = m->rope, rope.group_stride = head, rope.at = m->nope;
+    rope.n_out = n_head * m->rope, rope.group = m->rope, rope.group_stride = head,
+    rope.at = m->nope;
     r->d->layer[i].m[MODEL_Q_ROPE] = rope;
 }
 
@@ -69,17 +76,19 @@ static void read_up(model_reader *r, int32_t i) {
     int32_t n = r->d->layer[i].n_head, latent = m->latent;
     char name[96];
     if (!r->folder) {
-        const load_tensor *k = read_tensor(r, read_name(r, i, NULL, "attn_k_b.weight", name, sizeof name),
-                                           m->nope, (int64_t)n * latent, false);
-        const load_tensor *v = read_tensor(r, read_name(r, i, NULL, "attn_v_b.weight", name, sizeof name),
-                                           latent, (int64_t)n * m->value, false);
+        const load_tensor *k =
+            read_tensor(r, read_name(r, i, NULL, "attn_k_b.weight", name, sizeof name), m->nope,
+                        (int64_t)n * latent, false);
+        const load_tensor *v =
+            read_tensor(r, read_name(r, i, NULL, "attn_v_b.weight", name, sizeof name), latent,
+                        (int64_t)n * m->value, false);
         r->d->layer[i].m[MODEL_K_UP] = matrix_whole(k, n * latent, m->nope);
         r->d->layer[i].m[MODEL_V_UP] = matrix_whole(v, n * m->value, latent);
         return;
     }
     const load_tensor *t =
-        read_tensor(r, read_name(r, i, "self_attn.kv_b_proj.weight", NULL, name, sizeof name), latent,
-                    (int64_t)n * (m->nope + m->value), false);
+        read_tensor(r, read_name(r, i, "self_attn.kv_b_proj.weight", NULL, name, sizeof name),
+                    latent, (int64_t)n * (m->nope + m->value), false);
     model_matrix v = matrix_whole(t, n * m->value, latent);
     v.group = m->value, v.group_stride = m->nope + m->value, v.at = m->nope;
     model_matrix k = matrix_whole(t, n * latent, m->nope);
@@ -95,20 +104,24 @@ static void read_attention(model_reader *r, int32_t i) {
     read_queries(r, i);
     read_matrix(r, i, MODEL_KV_A, "self_attn.kv_a_proj_with_mqa.weight", "attn_kv_a_mqa.weight",
                 m->latent + m->rope, hidden);
-    read_vector(r, i, MODEL_KV_A_NORM, "self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight", m->latent);
+    read_vector(r, i, MODEL_KV_A_NORM, "self_attn.kv_a_layernorm.weight", "attn_kv_a_norm.weight",
+                m->latent);
     read_up(r, i);
-    read_matrix(r, i, MODEL_O, "self_attn.o_proj.weight", "attn_output.weight", hidden, n_head * m->value);
+    read_matrix(r, i, MODEL_O, "self_attn.o_proj.weight", "attn_output.weight", hidden,
+                n_head * m->value);
 }
 
 static void read_moe_sizes(model_reader *r, bool v3) {
     model_moe *m = &r->c->moe;
     m->n_expert = read_int(r, "n_routed_experts", "expert_count", 1, 4096, READ_MUST);
     m->n_used = read_int(r, "num_experts_per_tok", "expert_used_count", 1, m->n_expert, READ_MUST);
-    m->ffn = read_int(r, "moe_intermediate_size", "expert_feed_forward_length", 1, 1 << 20, READ_MUST);
+    m->ffn =
+        read_int(r, "moe_intermediate_size", "expert_feed_forward_length", 1, 1 << 20, READ_MUST);
     m->shared_ffn = m->ffn * read_int(r, "n_shared_experts", "expert_shared_count", 0, 64, 0);
     m->scale = (float)read_real(r, "routed_scaling_factor", "expert_weights_scale", 1e-6, 1e6, 1);
     m->n_group = read_int(r, "n_group", "expert_group_count", 1, m->n_expert, 1);
-    m->n_group_used = read_int(r, "topk_group", "expert_group_used_count", 1, m->n_group, m->n_group);
+    m->n_group_used =
+        read_int(r, "topk_group", "expert_group_used_count", 1, m->n_group, m->n_group);
     m->renorm = read_flag(r, "norm_topk_prob", "expert_weights_norm", false);
     enum { GATE_SOFTMAX = 1, GATE_SIGMOID = 2 };
     int32_t gate = read_int(r, NULL, "expert_gating_func", GATE_SOFTMAX, GATE_SIGMOID,
@@ -131,14 +144,18 @@ static void read_moe(model_reader *r, int32_t i, bool correction) {
     int32_t hidden = r->c->hidden;
     read_matrix(r, i, MODEL_ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", m->n_expert, hidden);
     if (correction)
-        read_vector(r, i, MODEL_ROUTER_CORRECTION, "mlp.gate.e_score_correction_bias", "exp_probs_b.bias", m->n_expert);
+        read_vector(r, i, MODEL_ROUTER_CORRECTION, "mlp.gate.e_score_correction_bias",
+                    "exp_probs_b.bias", m->n_expert);
     read_experts(r, i, "mlp.experts.%d.gate_proj.weight", "mlp.experts.%d.up_proj.weight",
                  "mlp.experts.%d.down_proj.weight");
     if (m->shared_ffn == 0)
         return;
-    read_matrix(r, i, MODEL_SHARED_GATE, "mlp.shared_experts.gate_proj.weight", "ffn_gate_shexp.weight", m->shared_ffn, hidden);
-    read_matrix(r, i, MODEL_SHARED_UP, "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight", m->shared_ffn, hidden);
-    read_matrix(r, i, MODEL_SHARED_DOWN, "mlp.shared_experts.down_proj.weight", "ffn_down_shexp.weight", hidden, m->shared_ffn);
+    read_matrix(r, i, MODEL_SHARED_GATE, "mlp.shared_experts.gate_proj.weight",
+                "ffn_gate_shexp.weight", m->shared_ffn, hidden);
+    read_matrix(r, i, MODEL_SHARED_UP, "mlp.shared_experts.up_proj.weight", "ffn_up_shexp.weight",
+                m->shared_ffn, hidden);
+    read_matrix(r, i, MODEL_SHARED_DOWN, "mlp.shared_experts.down_proj.weight",
+                "ffn_down_shexp.weight", hidden, m->shared_ffn);
 }
 
 static void describe(model_reader *r, bool v3) {
@@ -153,7 +170,8 @@ static void describe(model_reader *r, bool v3) {
     if (r->status == WEFT_OK)
         read_rope(r, 0, rope, NULL);
     read_mla_sizes(r);
-    int32_t dense = read_int(r, "first_k_dense_replace", "leading_dense_block_count", 0, 1 << 20, 0);
+    int32_t dense =
+        read_int(r, "first_k_dense_replace", "leading_dense_block_count", 0, 1 << 20, 0);
     read_ends(r, false);
     for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++) {
         read_attention(r, i);

@@ -12,8 +12,9 @@
 #include "model/arch.h"
 
 static const model_arch *const arch_table[] = {
-    &model_llama,    &model_mistral, &model_mixtral, &model_qwen2,   &model_qwen3,     &model_qwen3moe,
-    &model_gemma3,   &model_gemma4,  &model_gpt_oss, &model_deepseek2, &model_deepseek3,
+    &model_llama,   &model_mistral,   &model_mixtral,   &model_qwen2,
+    &model_qwen3,   &model_qwen3moe,  &model_gemma3,    &model_gemma4,
+    &model_gpt_oss, &model_deepseek2, &model_deepseek3,
 };
 enum { N_ARCH = sizeof arch_table / sizeof *arch_table };
 
@@ -53,7 +54,8 @@ static void check_gguf_kind(model_reader *r) {
         r->status = load_refuse(r->file, "general.type", "model", r->err);
     int32_t version = 2;
     if (r->status == WEFT_OK)
-        r->status = load_get_int(r->file, "general.quantization_version", false, 2, 2, &version, r->err);
+        r->status =
+            load_get_int(r->file, "general.quantization_version", false, 2, 2, &version, r->err);
 }
 
 /* general.name, or the file's name. */
@@ -75,15 +77,49 @@ static void read_model_name(model_reader *r) {
 
 /* Members of config.json without influence on what weft computes. */
 static const char *const harmless_members[] = {
-    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache",
-    "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id",
-    "decoder_start_token_id", "initializer_range", "attention_dropout", "embd_pdrop", "resid_pdrop",
-    "hidden_dropout", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
-    "aux_loss_alpha", "seq_aux", "pretraining_tp", "ep_size", "max_window_layers", "layer_types",
-    "cache_implementation", "output_attentions", "output_hidden_states", "return_dict",
-    "initial_context_length", "num_nextn_predict_layers", "qk_head_dim", "head_dim",
-    "moe_layer_freq", "vocab_size_per_layer_input", "unsloth_version", "use_flash_attn",
-    "_name_or_path", "_attn_implementation", "auto_map", "tokenizer_class", "swiglu_alpha",
+    "architectures",
+    "model_type",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "sep_token_id",
+    "decoder_start_token_id",
+    "initializer_range",
+    "attention_dropout",
+    "embd_pdrop",
+    "resid_pdrop",
+    "hidden_dropout",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "aux_loss_alpha",
+    "seq_aux",
+    "pretraining_tp",
+    "ep_size",
+    "max_window_layers",
+    "layer_types",
+    "cache_implementation",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "initial_context_length",
+    "num_nextn_predict_layers",
+    "qk_head_dim",
+    "head_dim",
+    "moe_layer_freq",
+    "vocab_size_per_layer_input",
+    "unsloth_version",
+    "use_flash_attn",
+    "_name_or_path",
+    "_attn_implementation",
+    "auto_map",
+    "tokenizer_class",
+    "swiglu_alpha",
 };
 
 /* Keys of GGUF that describe a feature, with the value that switches it off. */
@@ -108,9 +144,11 @@ static const struct {
 
 /* Behind the architecture's name: of no influence, or only looked at by what is refused anyway. */
 static const char *const harmless_keys[] = {
-    "tensor_data_layout", "rope.scaling.original_context_length", "rope.scaling.finetuned",
-    "rope.dimension_count", "rope.freq_base", "rope.freq_base_swa", "rope.dimension_count_swa",
-    "attention.value_length", "attention.key_length", "feed_forward_length",
+    "tensor_data_layout",       "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",   "rope.dimension_count",
+    "rope.freq_base",           "rope.freq_base_swa",
+    "rope.dimension_count_swa", "attention.value_length",
+    "attention.key_length",     "feed_forward_length",
 };
 
 /* Where an unknown key of GGUF is certainly part of the computation. */
@@ -242,10 +280,11 @@ static void check_tensors(model_reader *r) {
         if (r->used[i] || (r->folder && may_stay(r, t->name)))
             continue;
         if (r->folder || is_refused(t->name))
-            r->status = error_set_at(r->err, WEFT_ERR_FILE, t->offset,
-                                     "tensor %s: weft does not compute with it, expected a %s model "
-                                     "without it",
-                                     t->name, r->c->architecture);
+            r->status =
+                error_set_at(r->err, WEFT_ERR_FILE, t->offset,
+                             "tensor %s: weft does not compute with it, expected a %s model "
+                             "without it",
+                             t->name, r->c->architecture);
         else if (n_extra++ == 0)
             first = t->name;
     }

@@ -26,7 +26,7 @@ typedef struct model_matrix {
     int64_t row0;
     int32_t group, group_stride, at, step, pair_dim;
     bool transposed;
-    bool plus_one; /* of a norm: the file holds w - 1 */
+    bool plus_one;   /* of a norm: the file holds w - 1 */
     int32_t n_stack; /* 1: no stack */
     int64_t stack_rows;
     const load_tensor *const *stack;
@@ -94,15 +94,15 @@ typedef enum model_role {
 
 /* One layer. Sizes are the whole model's, not a rank's. */
 typedef struct model_layer {
-    bool latent;                                  /* MLA */
-    int32_t n_head, n_kv_head;                    /* MLA: one KV head */
-    int32_t head_dim, value_dim;                  /* of the cache; MLA: latent + rope, latent */
-    int32_t rope, rope_dim;                       /* table, width */
-    int32_t window;                               /* 0: sees all */
-    int32_t kv_from;                              /* layer whose cache is read; its own number: itself */
-    int32_t ffn;                                  /* of the dense MLP; 0: experts */
-    float scale;                                  /* of scores */
-    float x_scale;                                /* of the residual at the layer's end */
+    bool latent;                 /* MLA */
+    int32_t n_head, n_kv_head;   /* MLA: one KV head */
+    int32_t head_dim, value_dim; /* of the cache; MLA: latent + rope, latent */
+    int32_t rope, rope_dim;      /* table, width */
+    int32_t window;              /* 0: sees all */
+    int32_t kv_from;             /* layer whose cache is read; its own number: itself */
+    int32_t ffn;                 /* of the dense MLP; 0: experts */
+    float scale;                 /* of scores */
+    float x_scale;               /* of the residual at the layer's end */
     bool v_norm;
     model_matrix m[MODEL_N_ROLE];
 } model_layer;
@@ -112,13 +112,15 @@ typedef struct model_rope {
     int32_t n_pair;
     const double *freq; /* [n_pair] */
     double scale;
-    double score;  /* what YaRN's mscale_all_dim makes of the scores' scale, for those that have it */
+    double
+        score; /* what YaRN's mscale_all_dim makes of the scores' scale, for those that have it */
     bool truncate; /* YaRN's limits are whole pairs unless the source says otherwise */
 } model_rope;
 enum { MODEL_MAX_ROPE = 2 };
 
 typedef struct model_moe {
-    int32_t n_expert, n_used, ffn, shared_ffn; /* n_expert 0: no experts; shared_ffn 0: none shared */
+    int32_t n_expert, n_used, ffn,
+        shared_ffn; /* n_expert 0: no experts; shared_ffn 0: none shared */
     kern_route_kind route;
     bool renorm;
     float scale;
@@ -149,10 +151,10 @@ typedef struct model_desc {
     const struct model_arch *arch;
     const load_model *file; /* borrowed */
     model_config config;
-    model_layer *layer; /* [n_layer] */
-    model_matrix embed, head, output_norm;        /* head == embed's tensor when tied */
+    model_layer *layer;                            /* [n_layer] */
+    model_matrix embed, head, output_norm;         /* head == embed's tensor when tied */
     model_matrix ple_embed, ple_project, ple_norm; /* per-layer inputs */
-    struct load_arena *memory; /* owns what hangs on this */
+    struct load_arena *memory;                     /* owns what hangs on this */
 } model_desc;
 
 /* WEFT_ERR_FILE names what is missing, too much, misshapen or not computed. The file must outlive

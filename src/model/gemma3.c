@@ -16,10 +16,13 @@ static weft_status layer(model_rank *r, const model_step *s, int32_t i) {
 static void read_layers(model_reader *r) {
     model_config *c = r->c;
     bool *windowed = read_take(r, (size_t)c->n_layer, sizeof *windowed);
-    int32_t period = read_int(
-        r, load_has(r->file, "sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern",
-        NULL, 1, 1024, 6);
-    int32_t window = read_int(r, "sliding_window", "attention.sliding_window", 1, INT32_MAX, READ_MUST);
+    int32_t period =
+        read_int(r,
+                 load_has(r->file, "sliding_window_pattern") ? "sliding_window_pattern"
+                                                             : "_sliding_window_pattern",
+                 NULL, 1, 1024, 6);
+    int32_t window =
+        read_int(r, "sliding_window", "attention.sliding_window", 1, INT32_MAX, READ_MUST);
     for (int32_t i = 0; windowed && i < c->n_layer; i++)
         windowed[i] = (i + 1) % period != 0;
     if (windowed)
@@ -55,7 +58,8 @@ static void describe(model_reader *r) {
     read_only_flag(r, "use_bidirectional_attention", NULL, false);
     if (r->folder && load_has(r->file, "attn_logit_softcapping"))
         r->status = load_refuse(r->file, "attn_logit_softcapping", "null", r->err);
-    r->c->final_cap = (float)read_real(r, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6, 0);
+    r->c->final_cap =
+        (float)read_real(r, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6, 0);
     r->c->glu.kind = KERN_GLU_GELU;
     r->c->embed_scale = sqrtf((float)r->c->hidden);
     read_layers(r);

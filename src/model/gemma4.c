@@ -43,7 +43,8 @@ static void read_layers(model_reader *r) {
     if (windowed != NULL && !read_windows(r, windowed))
         read_fail(r, "%s is missing: which layers have a window",
                   r->folder ? "layer_types" : "gemma4.attention.sliding_window_pattern");
-    int32_t window = read_int(r, "sliding_window", "attention.sliding_window", 1, INT32_MAX, READ_MUST);
+    int32_t window =
+        read_int(r, "sliding_window", "attention.sliding_window", 1, INT32_MAX, READ_MUST);
     int32_t shared = read_int(r, "num_kv_shared_layers", "attention.shared_kv_layers", 0,
                               r->status == WEFT_OK ? c->n_layer - 1 : 0, 0);
     for (int32_t i = 0; r->status == WEFT_OK && i < c->n_layer; i++) {
@@ -55,8 +56,8 @@ static void read_layers(model_reader *r) {
         l->v_norm = true;
         l->kv_from = source_of(windowed, i, c->n_layer - shared);
         if (r->d->layer[l->kv_from].head_dim != l->head_dim)
-            read_fail(r, "layer %d shares the cache of layer %d, whose heads are %d wide, not %d", i,
-                      l->kv_from, r->d->layer[l->kv_from].head_dim, l->head_dim);
+            read_fail(r, "layer %d shares the cache of layer %d, whose heads are %d wide, not %d",
+                      i, l->kv_from, r->d->layer[l->kv_from].head_dim, l->head_dim);
     }
 }
 
@@ -82,23 +83,34 @@ static void read_ropes(model_reader *r) {
 /* Tables and matrices of the layers' own inputs. */
 static void read_ple(model_reader *r) {
     model_config *c = r->c;
-    c->ple = read_int(r, "hidden_size_per_layer_input", "embedding_length_per_layer_input", 0, 1 << 16, 0);
+    c->ple = read_int(r, "hidden_size_per_layer_input", "embedding_length_per_layer_input", 0,
+                      1 << 16, 0);
     if (c->ple == 0 || r->status != WEFT_OK)
         return;
     int32_t all = c->n_layer * c->ple, vocab = c->n_vocab, hidden = c->hidden;
-    r->d->ple_embed = matrix_whole(
-        read_tensor(r, r->folder ? "model.embed_tokens_per_layer.weight" : "per_layer_token_embd.weight",
-                    all, vocab, false), vocab, all);
-    r->d->ple_project = matrix_whole(
-        read_tensor(r, r->folder ? "model.per_layer_model_projection.weight" : "per_layer_model_proj.weight",
-                    hidden, all, false), all, hidden);
-    r->d->ple_norm = matrix_whole(
-        read_tensor(r, r->folder ? "model.per_layer_projection_norm.weight" : "per_layer_proj_norm.weight",
-                    c->ple, 1, true), c->ple, 1);
+    r->d->ple_embed = matrix_whole(read_tensor(r,
+                                               r->folder ? "model.embed_tokens_per_layer.weight"
+                                                         : "per_layer_token_embd.weight",
+                                               all, vocab, false),
+                                   vocab, all);
+    r->d->ple_project =
+        matrix_whole(read_tensor(r,
+                                 r->folder ? "model.per_layer_model_projection.weight"
+                                           : "per_layer_model_proj.weight",
+                                 hidden, all, false),
+                     all, hidden);
+    r->d->ple_norm = matrix_whole(read_tensor(r,
+                                              r->folder ? "model.per_layer_projection_norm.weight"
+                                                        : "per_layer_proj_norm.weight",
+                                              c->ple, 1, true),
+                                  c->ple, 1);
     for (int32_t i = 0; i < c->n_layer && r->status == WEFT_OK; i++) {
-        read_matrix(r, i, MODEL_PLE_GATE, "per_layer_input_gate.weight", "inp_gate.weight", c->ple, hidden);
-        read_matrix(r, i, MODEL_PLE_OUT, "per_layer_projection.weight", "proj.weight", hidden, c->ple);
-        read_norm(r, i, MODEL_PLE_POST, "post_per_layer_input_norm.weight", "post_norm.weight", hidden, false);
+        read_matrix(r, i, MODEL_PLE_GATE, "per_layer_input_gate.weight", "inp_gate.weight", c->ple,
+                    hidden);
+        read_matrix(r, i, MODEL_PLE_OUT, "per_layer_projection.weight", "proj.weight", hidden,
+                    c->ple);
+        read_norm(r, i, MODEL_PLE_POST, "post_per_layer_input_norm.weight", "post_norm.weight",
+                  hidden, false);
     }
 }
 
@@ -115,7 +127,8 @@ static void refuse_relatives(model_reader *r) {
 static void describe(model_reader *r) {
     read_sizes(r);
     refuse_relatives(r);
-    r->c->final_cap = (float)read_real(r, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6, 0);
+    r->c->final_cap =
+        (float)read_real(r, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6, 0);
     r->c->glu.kind = KERN_GLU_GELU;
     r->c->embed_scale = sqrtf((float)r->c->hidden);
     read_layers(r);

@@ -15,11 +15,13 @@ static void read_layers(model_reader *r) {
         windowed[i] = i % 2 == 0; /* where the source does not say */
     if (windowed)
         read_windows(r, windowed);
-    int32_t window = read_int(r, "sliding_window", "attention.sliding_window", 1, INT32_MAX, READ_MUST);
+    int32_t window =
+        read_int(r, "sliding_window", "attention.sliding_window", 1, INT32_MAX, READ_MUST);
     for (int32_t i = 0; r->status == WEFT_OK && i < c->n_layer; i++) {
         r->d->layer[i].window = windowed[i] ? window : 0;
         r->d->layer[i].ffn = 0;
-        read_vector(r, i, MODEL_SINKS, "self_attn.sinks", "attn_sinks.weight", r->d->layer[i].n_head);
+        read_vector(r, i, MODEL_SINKS, "self_attn.sinks", "attn_sinks.weight",
+                    r->d->layer[i].n_head);
     }
 }
 
@@ -41,9 +43,9 @@ static void split_folder_experts(model_reader *r, int32_t i) {
     const model_moe *e = &r->c->moe;
     int32_t hidden = r->c->hidden, ffn = e->ffn;
     char name[96];
-    const load_tensor *both = read_tensor(
-        r, read_name(r, i, "mlp.experts.gate_up_proj", NULL, name, sizeof name), 2 * ffn,
-        (int64_t)e->n_expert * hidden, false);
+    const load_tensor *both =
+        read_tensor(r, read_name(r, i, "mlp.experts.gate_up_proj", NULL, name, sizeof name),
+                    2 * ffn, (int64_t)e->n_expert * hidden, false);
     const load_tensor *down =
         read_tensor(r, read_name(r, i, "mlp.experts.down_proj", NULL, name, sizeof name), hidden,
                     (int64_t)e->n_expert * ffn, false);
@@ -53,15 +55,31 @@ static void split_folder_experts(model_reader *r, int32_t i) {
     if (r->status != WEFT_OK)
         return;
     model_matrix *m = r->d->layer[i].m;
-    model_matrix gate = {.t = both, .n_out = ffn, .n_in = hidden, .group = ffn, .step = 2,
-                         .transposed = true, .n_stack = e->n_expert, .stack_rows = hidden};
+    model_matrix gate = {.t = both,
+                         .n_out = ffn,
+                         .n_in = hidden,
+                         .group = ffn,
+                         .step = 2,
+                         .transposed = true,
+                         .n_stack = e->n_expert,
+                         .stack_rows = hidden};
     m[MODEL_EXPERT_GATE] = m[MODEL_EXPERT_UP] = gate;
     m[MODEL_EXPERT_UP].at = 1;
-    m[MODEL_EXPERT_DOWN] =
-        (model_matrix){.t = down, .n_out = hidden, .n_in = ffn, .group = hidden, .step = 1,
-                       .transposed = true, .n_stack = e->n_expert, .stack_rows = ffn};
-    model_matrix bias = {.t = both_bias, .n_out = e->n_expert * ffn, .n_in = 1, .group = ffn,
-                         .group_stride = 2 * ffn, .step = 2, .n_stack = 1};
+    m[MODEL_EXPERT_DOWN] = (model_matrix){.t = down,
+                                          .n_out = hidden,
+                                          .n_in = ffn,
+                                          .group = hidden,
+                                          .step = 1,
+                                          .transposed = true,
+                                          .n_stack = e->n_expert,
+                                          .stack_rows = ffn};
+    model_matrix bias = {.t = both_bias,
+                         .n_out = e->n_expert * ffn,
+                         .n_in = 1,
+                         .group = ffn,
+                         .group_stride = 2 * ffn,
+                         .step = 2,
+                         .n_stack = 1};
     m[MODEL_EXPERT_GATE_BIAS] = m[MODEL_EXPERT_UP_BIAS] = bias;
     m[MODEL_EXPERT_UP_BIAS].at = 1;
 }
@@ -78,7 +96,8 @@ static void read_bias_table(model_reader *r, int32_t i, model_role role, const c
 
 static void read_experts_of(model_reader *r, int32_t i) {
     const model_moe *e = &r->c->moe;
-    read_matrix(r, i, MODEL_ROUTER, "mlp.router.weight", "ffn_gate_inp.weight", e->n_expert, r->c->hidden);
+    read_matrix(r, i, MODEL_ROUTER, "mlp.router.weight", "ffn_gate_inp.weight", e->n_expert,
+                r->c->hidden);
     read_vector(r, i, MODEL_ROUTER_BIAS, "mlp.router.bias", "ffn_gate_inp.bias", e->n_expert);
     if (r->folder) {
         split_folder_experts(r, i);
@@ -87,8 +106,8 @@ static void read_experts_of(model_reader *r, int32_t i) {
         read_bias_table(r, i, MODEL_EXPERT_GATE_BIAS, NULL, "ffn_gate_exps.bias", e->ffn);
         read_bias_table(r, i, MODEL_EXPERT_UP_BIAS, NULL, "ffn_up_exps.bias", e->ffn);
     }
-    read_bias_table(r, i, MODEL_EXPERT_DOWN_BIAS, "mlp.experts.down_proj_bias", "ffn_down_exps.bias",
-                    r->c->hidden);
+    read_bias_table(r, i, MODEL_EXPERT_DOWN_BIAS, "mlp.experts.down_proj_bias",
+                    "ffn_down_exps.bias", r->c->hidden);
 }
 
 static void describe(model_reader *r) {

@@ -31,9 +31,8 @@ static void item_add(model_weights *w, model_item item) {
 static void weight_add(model_weights *w, const model_matrix *from, kern_weight *to) {
     if (from->t == NULL)
         return;
-    *to = (kern_weight){.type = (dtype)from->t->ggml_type,
-                        .n_out = from->n_out,
-                        .n_in = from->n_in};
+    *to =
+        (kern_weight){.type = (dtype)from->t->ggml_type, .n_out = from->n_out, .n_in = from->n_in};
     size_t one = w->k->packed_bytes(to->type, to->n_out, to->n_in);
     kern_memory_add(&w->memory, from->t->name, one * (size_t)from->n_stack, &to->data);
     for (int32_t e = 0; e < from->n_stack; e++)
@@ -119,8 +118,8 @@ typedef struct pack_job {
     model_weights *w;
     team *threads;
     int32_t n_claim;
-    int32_t *first;   /* [n_item + 1] first claim of each item */
-    uint8_t *rows;    /* [threads][rows_bytes]: rows in the program's order */
+    int32_t *first; /* [n_item + 1] first claim of each item */
+    uint8_t *rows;  /* [threads][rows_bytes]: rows in the program's order */
     size_t rows_bytes;
     void (*progress)(void *, double);
     void *user;
@@ -306,11 +305,13 @@ void model_topo(const model_desc *d, const kern_profile *p, topo_model *out) {
                         .leaf_multiple = p->leaf_multiple};
     if (first->latent)
         topo_mla(d, p, out);
-    out->leaves_o = topo_leaves(first->n_kv_head, first->m[MODEL_O].n_in, p->max_leaves, p->leaf_multiple);
+    out->leaves_o =
+        topo_leaves(first->n_kv_head, first->m[MODEL_O].n_in, p->max_leaves, p->leaf_multiple);
     out->leaves_down = topo_leaves(first->n_kv_head, c->ffn, p->max_leaves, p->leaf_multiple);
     for (int32_t i = 0; i < c->n_layer; i++) {
         const model_layer *l = &d->layer[i];
-        static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_EXPERT_DOWN, MODEL_SHARED_DOWN};
+        static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_EXPERT_DOWN,
+                                          MODEL_SHARED_DOWN};
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
             int32_t n_in = l->m[rows[k]].n_in;
             if (n_in > 0 && n_in != first->m[MODEL_O].n_in && n_in != c->ffn)
@@ -344,7 +345,8 @@ kern_limits model_limits(const model_desc *d, int32_t tp, int32_t max_rows) {
     out.max_in = max32(out.max_in, c->ple);
     for (int32_t i = 0; i < c->n_layer; i++) {
         const model_layer *l = &d->layer[i];
-        static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_EXPERT_DOWN, MODEL_SHARED_DOWN};
+        static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_EXPERT_DOWN,
+                                          MODEL_SHARED_DOWN};
         for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
             out.max_in = max32(out.max_in, l->m[rows[k]].n_in);
         out.max_in = max32(out.max_in, l->n_head / tp * l->value_dim);

@@ -71,21 +71,24 @@ typedef struct model_rank {
     const topo *topo;
     int32_t kv_pages, tok_cap;
     attn_rank attn;
-    kern_mem kv;      /* [kv_pages][layers that have a cache] */
-    size_t *page_at;  /* [n_layer] bytes from a page's start to the cache that the layer reads */
-    kern_mem logits; /* f32, gathered over TP: member after member, [MODEL_LOGIT_CHUNK][its slice] */
+    kern_mem kv;     /* [kv_pages][layers that have a cache] */
+    size_t *page_at; /* [n_layer] bytes from a page's start to the cache that the layer reads */
+    kern_mem
+        logits; /* f32, gathered over TP: member after member, [MODEL_LOGIT_CHUNK][its slice] */
     model_reduce reduce[MODEL_MAX_LEAVES]; /* as w->leaves */
 
     kern_mem x;     /* f32 [tok_cap][hidden] residual */
     kern_mem qkv;   /* f32 rows of projections, [tok_cap][widest] */
     kern_mem nodes; /* leaf nodes of all TP members */
-    kern_act hidden, heads, inner, rows; /* normed rows; attention's output; MLP's; picked for the head */
+    kern_act hidden, heads, inner,
+        rows; /* normed rows; attention's output; MLP's; picked for the head */
     /* MLA */
     kern_act q_latent, nope, values; /* q_a's output; nope parts; attention's output over latents */
     kern_mem absorbed;               /* f32 [tok_cap][heads][latent] */
     /* experts */
-    kern_mem router, expert, weight, order, moe; /* logits; slots; their weights; scratch; the sum */
-    kern_act slots;                              /* [tok_cap * n_used] rows of the experts' inner width */
+    kern_mem router, expert, weight, order,
+        moe;        /* logits; slots; their weights; scratch; the sum */
+    kern_act slots; /* [tok_cap * n_used] rows of the experts' inner width */
     /* per-layer inputs */
     kern_mem ple, ple_part; /* f32 [tok_cap][n_layer * ple]; projections */
     kern_act ple_gate;      /* [tok_cap] rows of ple */

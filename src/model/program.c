@@ -151,13 +151,14 @@ weft_status model_forward(model_rank *r, const model_step *s) {
     if (c->ple > 0)
         ple_inputs(r, s);
     trace_phase("norm");
-    r->k->reduce_norm(r->dev, &(kern_reduce_norm){.n_row = s->b->n_tok,
-                                                  .hidden = c->hidden,
-                                                  .x_scale = 1.0f,
-                                                  .x = r->x,
-                                                  .weight = model_vector(&w->layer[0], MODEL_ATTN_NORM),
-                                                  .eps = c->rms_eps,
-                                                  .out = r->hidden});
+    r->k->reduce_norm(r->dev,
+                      &(kern_reduce_norm){.n_row = s->b->n_tok,
+                                          .hidden = c->hidden,
+                                          .x_scale = 1.0f,
+                                          .x = r->x,
+                                          .weight = model_vector(&w->layer[0], MODEL_ATTN_NORM),
+                                          .eps = c->rms_eps,
+                                          .out = r->hidden});
     weft_status st = WEFT_OK;
     for (int32_t i = 0; i < c->n_layer && st == WEFT_OK; i++) {
         trace_span t = trace_begin("layer", "layer", i);

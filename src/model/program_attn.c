@@ -45,19 +45,21 @@ static void project_qkv(model_rank *r, const model_step *s, int32_t i, int32_t s
     tree_prog one;
     tree_cover(1, 0, 1, &one);
     trace_phase("qkv");
-    r->k->linear(
-        r->dev,
-        &(kern_linear){
-            .x = r->hidden,
-            .n_row = s->b->n_tok,
-            .n_in = r->hidden.k,
-            .n_part = l->kv_from == i ? 3 : 1,
-            .part = {{&w->w[MODEL_Q], q0, q, bias_from(model_vector(w, MODEL_Q_BIAS), q0), r->qkv, stride},
-                     {&w->w[MODEL_K], kv0, kv, bias_from(model_vector(w, MODEL_K_BIAS), kv0), k_at, stride},
-                     {&w->w[MODEL_V], kv0, kv, bias_from(model_vector(w, MODEL_V_BIAS), kv0), v_at, stride}},
-            .tree = &one,
-            .leaf_in = r->hidden.k,
-        });
+    r->k->linear(r->dev,
+                 &(kern_linear){
+                     .x = r->hidden,
+                     .n_row = s->b->n_tok,
+                     .n_in = r->hidden.k,
+                     .n_part = l->kv_from == i ? 3 : 1,
+                     .part = {{&w->w[MODEL_Q], q0, q, bias_from(model_vector(w, MODEL_Q_BIAS), q0),
+                               r->qkv, stride},
+                              {&w->w[MODEL_K], kv0, kv,
+                               bias_from(model_vector(w, MODEL_K_BIAS), kv0), k_at, stride},
+                              {&w->w[MODEL_V], kv0, kv,
+                               bias_from(model_vector(w, MODEL_V_BIAS), kv0), v_at, stride}},
+                     .tree = &one,
+                     .leaf_in = r->hidden.k,
+                 });
 }
 
 weft_status program_gqa(model_rank *r, const model_step *s, int32_t i) {

@@ -62,7 +62,7 @@ static void choose_experts(model_rank *r, const model_step *s, const model_layer
  * [emit][row][hidden]. */
 typedef struct moe_nodes {
     size_t bytes[TOPO_MAX_WORLD], at[TOPO_MAX_WORLD];
-    size_t shared_own;                                 /* where this rank's shared nodes begin */
+    size_t shared_own;                                    /* where this rank's shared nodes begin */
     size_t off[TREE_MAX_LEAF], shared_off[TREE_MAX_LEAF]; /* of every node, for the trees */
 } moe_nodes;
 
@@ -93,28 +93,27 @@ static void run_experts(model_rank *r, const model_step *s, const model_layer_we
     kern_act inner = r->slots;
     inner.k = down->n_in;
     trace_phase("experts");
-    r->k->experts(r->dev,
-                  &(kern_experts){.x = r->hidden,
-                                  .n_row = n,
-                                  .n_expert = c->moe.n_expert,
-                                  .n_used = c->moe.n_used,
-                                  .expert = r->expert,
-                                  .gate = &w->w[MODEL_EXPERT_GATE],
-                                  .up = &w->w[MODEL_EXPERT_UP],
-                                  .down = &w->w[MODEL_EXPERT_DOWN],
-                                  .gate_bias = model_vector(w, MODEL_EXPERT_GATE_BIAS),
-                                  .up_bias = model_vector(w, MODEL_EXPERT_UP_BIAS),
-                                  .ffn = c->moe.ffn,
-                                  .rule = c->glu,
-                                  .in0 = down->in0,
-                                  .n_in = down->n_in,
-                                  .tree = &down->cover,
-                                  .leaf_in = down->leaf_in,
-                                  .inner = inner,
-                                  .order = r->order,
-                                  .nodes = nodes,
-                                  .node_bytes = (size_t)n * (size_t)c->moe.n_used *
-                                                (size_t)c->hidden * sizeof(float)});
+    r->k->experts(r->dev, &(kern_experts){.x = r->hidden,
+                                          .n_row = n,
+                                          .n_expert = c->moe.n_expert,
+                                          .n_used = c->moe.n_used,
+                                          .expert = r->expert,
+                                          .gate = &w->w[MODEL_EXPERT_GATE],
+                                          .up = &w->w[MODEL_EXPERT_UP],
+                                          .down = &w->w[MODEL_EXPERT_DOWN],
+                                          .gate_bias = model_vector(w, MODEL_EXPERT_GATE_BIAS),
+                                          .up_bias = model_vector(w, MODEL_EXPERT_UP_BIAS),
+                                          .ffn = c->moe.ffn,
+                                          .rule = c->glu,
+                                          .in0 = down->in0,
+                                          .n_in = down->n_in,
+                                          .tree = &down->cover,
+                                          .leaf_in = down->leaf_in,
+                                          .inner = inner,
+                                          .order = r->order,
+                                          .nodes = nodes,
+                                          .node_bytes = (size_t)n * (size_t)c->moe.n_used *
+                                                        (size_t)c->hidden * sizeof(float)});
 }
 
 weft_status program_moe(model_rank *r, const model_step *s, int32_t i) {

@@ -11,11 +11,12 @@ static weft_status layer(model_rank *r, const model_step *s, int32_t i) {
 
 static void read_router(model_reader *r) {
     model_moe *m = &r->c->moe;
-    m->n_expert =
-        read_int(r, r->folder && load_has(r->file, "num_experts") ? "num_experts" : "num_local_experts",
-                 "expert_count", 1, 4096, READ_MUST);
+    m->n_expert = read_int(
+        r, r->folder && load_has(r->file, "num_experts") ? "num_experts" : "num_local_experts",
+        "expert_count", 1, 4096, READ_MUST);
     m->n_used = read_int(r, "num_experts_per_tok", "expert_used_count", 1, m->n_expert, READ_MUST);
-    m->ffn = read_int(r, "moe_intermediate_size", "expert_feed_forward_length", 1, 1 << 20, READ_MUST);
+    m->ffn =
+        read_int(r, "moe_intermediate_size", "expert_feed_forward_length", 1, 1 << 20, READ_MUST);
     m->renorm = read_flag(r, "norm_topk_prob", NULL, !r->folder); /* GGUF: the architecture's own */
     m->route = KERN_ROUTE_SOFTMAX;
     m->scale = 1.0f;

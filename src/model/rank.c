@@ -89,7 +89,8 @@ static widths widths_of(const model_rank *r) {
         raise(&out.inner, w->w[MODEL_DOWN].n_in / tp);
         raise(&out.inner, w->w[MODEL_SHARED_DOWN].n_in / tp);
         size_t nodes = nodes_of(r, w->o), mlp = nodes_of(r, w->down),
-               moe = nodes_of(r, w->expert_down) * (size_t)c->moe.n_used + nodes_of(r, w->shared_down);
+               moe = nodes_of(r, w->expert_down) * (size_t)c->moe.n_used +
+                     nodes_of(r, w->shared_down);
         nodes = mlp > nodes ? mlp : nodes;
         nodes = moe > nodes ? moe : nodes;
         out.nodes = nodes > out.nodes ? nodes : out.nodes;
@@ -117,8 +118,8 @@ static void common_add(model_rank *r, kern_memory *plan, widths s) {
     act_add(plan, "attention rows", &r->heads, s.heads, rows, heads);
     act_add(plan, "MLP rows", &r->inner, s.inner, rows, FORM(r->w, MODEL_DOWN, MODEL_SHARED_DOWN));
     act_add(plan, "rows for the head", &r->rows, c->hidden, MODEL_LOGIT_CHUNK, head);
-    kern_memory_add(plan, "logits",
-                    (size_t)MODEL_LOGIT_CHUNK * (size_t)c->n_vocab * sizeof(float), &r->logits);
+    kern_memory_add(plan, "logits", (size_t)MODEL_LOGIT_CHUNK * (size_t)c->n_vocab * sizeof(float),
+                    &r->logits);
 }
 
 static void mla_add(model_rank *r, kern_memory *plan, widths s) {
@@ -144,8 +145,8 @@ static void moe_add(model_rank *r, kern_memory *plan) {
     floats_add(plan, "router logits", &r->router, rows, (size_t)c->moe.n_expert);
     kern_memory_add(plan, "chosen experts", slots * sizeof(int32_t), &r->expert);
     floats_add(plan, "their weights", &r->weight, slots, 1);
-    kern_memory_add(plan, "order of experts", (slots + (size_t)c->moe.n_expert + 1) * sizeof(int32_t),
-                    &r->order);
+    kern_memory_add(plan, "order of experts",
+                    (slots + (size_t)c->moe.n_expert + 1) * sizeof(int32_t), &r->order);
     act_add(plan, "expert rows", &r->slots, c->moe.ffn / r->topo->sizes.tp, slots,
             FORM(r->w, MODEL_EXPERT_DOWN));
     floats_add(plan, "experts' sum", &r->moe, rows, (size_t)c->hidden);

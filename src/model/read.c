@@ -58,8 +58,7 @@ double read_real(model_reader *r, const char *folder, const char *gguf, double l
     char key[KEY_BYTES];
     double x = otherwise;
     if (key_of(r, folder, gguf, key, sizeof key))
-        r->status =
-            load_get_real(r->file, key, otherwise == (double)READ_MUST, lo, hi, &x, r->err);
+        r->status = load_get_real(r->file, key, otherwise == (double)READ_MUST, lo, hi, &x, r->err);
     return x == (double)READ_MUST ? lo : x;
 }
 
@@ -94,8 +93,8 @@ void read_only_int(model_reader *r, const char *folder, const char *gguf, int32_
 void read_only_flag(model_reader *r, const char *folder, const char *gguf, bool value) {
     char key[KEY_BYTES];
     if (read_flag(r, folder, gguf, value) != value && key_of(r, folder, gguf, key, sizeof key))
-        r->status =
-            load_refuse(r->file, key, value ? "true, or no such key" : "false, or no such key", r->err);
+        r->status = load_refuse(r->file, key,
+                                value ? "true, or no such key" : "false, or no such key", r->err);
 }
 
 void read_only_text(model_reader *r, const char *folder, const char *gguf, const char *value) {
@@ -160,14 +159,18 @@ static void read_heads(model_reader *r, model_layer *l) {
                   r->folder ? "num_key_value_heads" : "attention.head_count_kv", l->n_head,
                   r->folder ? "num_attention_heads" : "attention.head_count");
     if ((key == 0 || value == 0) && hidden % l->n_head != 0)
-        read_fail(r, "%d heads (%s) do not divide the width %d (%s), and %s does not say how wide a head is",
-                  l->n_head, r->folder ? "num_attention_heads" : "attention.head_count", hidden,
-                  r->folder ? "hidden_size" : "embedding_length",
-                  r->folder ? "head_dim" : "attention.key_length");
+        read_fail(
+            r,
+            "%d heads (%s) do not divide the width %d (%s), and %s does not say how wide a head is",
+            l->n_head, r->folder ? "num_attention_heads" : "attention.head_count", hidden,
+            r->folder ? "hidden_size" : "embedding_length",
+            r->folder ? "head_dim" : "attention.key_length");
     key = key != 0 ? key : hidden / l->n_head;
     value = value != 0 ? value : hidden / l->n_head;
     if (key != value || key % 2 != 0)
-        read_fail(r, "attention.key_length is %d and attention.value_length %d, expected them equal and even",
+        read_fail(r,
+                  "attention.key_length is %d and attention.value_length %d, expected them equal "
+                  "and even",
                   key, value);
     if ((int64_t)l->n_head * key > INT32_MAX / 4)
         read_fail(r, "%d heads (%s) of %d: expected at most %d in all", l->n_head,
@@ -258,8 +261,8 @@ static const char *type_name(const load_tensor *t) {
     return name != NULL ? name : "unknown";
 }
 
-static const char known_types[] =
-    "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS or MXFP4";
+static const char known_types[] = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, "
+                                  "Q5_K, Q6_K, IQ4_NL, IQ4_XS or MXFP4";
 
 const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, int64_t n_row,
                                bool vector) {
@@ -278,8 +281,8 @@ const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, 
         else
             snprintf(expected, sizeof expected, "[%" PRId64 ", %" PRId64 "]", n_in, n_row);
         r->status = error_set_at(r->err, WEFT_ERR_FILE, t->offset,
-                                 "tensor %s has dimensions [%s], expected %s by the sizes in %s", name,
-                                 have, expected, r->folder ? "config.json" : "the metadata");
+                                 "tensor %s has dimensions [%s], expected %s by the sizes in %s",
+                                 name, have, expected, r->folder ? "config.json" : "the metadata");
         return NULL;
     }
     const dtype_info *type = dtype_find(t->ggml_type);
@@ -319,8 +322,8 @@ static model_matrix *put(model_reader *r, int32_t layer, model_role role, model_
 model_matrix *read_matrix(model_reader *r, int32_t layer, model_role role, const char *folder,
                           const char *gguf, int32_t n_out, int32_t n_in) {
     char name[KEY_BYTES];
-    const load_tensor *t = read_tensor(
-        r, read_name(r, layer, folder, gguf, name, sizeof name), n_in, n_out, false);
+    const load_tensor *t =
+        read_tensor(r, read_name(r, layer, folder, gguf, name, sizeof name), n_in, n_out, false);
     return put(r, layer, role, matrix_whole(t, n_out, n_in));
 }
 
@@ -367,15 +370,15 @@ void read_ends(model_reader *r, bool plus_one) {
     d->output_norm = end_vector(r, "model.norm.weight", "output_norm.weight", hidden, plus_one);
     bool has_head = load_find_tensor(r->file, head) != NULL;
     bool tied = read_flag(r, "tie_word_embeddings", NULL, !has_head);
-    d->head = tied ? d->embed
-                   : matrix_whole(read_tensor(r, head, hidden, vocab, false), vocab, hidden);
+    d->head =
+        tied ? d->embed : matrix_whole(read_tensor(r, head, hidden, vocab, false), vocab, hidden);
     if (tied && has_head && r->status == WEFT_OK)
         read_tensor(r, head, hidden, vocab, false); /* a copy of the embedding */
     r->c->tied_output = tied;
 }
 
 model_matrix *read_norm(model_reader *r, int32_t i, model_role role, const char *folder,
-                             const char *gguf, int32_t n, bool plus_one) {
+                        const char *gguf, int32_t n, bool plus_one) {
     model_matrix *m = read_vector(r, i, role, folder, gguf, n);
     if (m != NULL)
         m->plus_one = plus_one && r->folder;
@@ -387,28 +390,34 @@ static void read_gqa_layer(model_reader *r, read_gqa_form form, int32_t i) {
     int32_t hidden = r->c->hidden, d = l->head_dim;
     int32_t q = l->n_head * d, kv = l->n_kv_head * d, pair = form.halves ? l->rope_dim : 0;
     bool own = l->kv_from == i;
-    read_norm(r, i, MODEL_ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", hidden, form.plus_one);
+    read_norm(r, i, MODEL_ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", hidden,
+              form.plus_one);
     pair_rows(read_matrix(r, i, MODEL_Q, "self_attn.q_proj.weight", "attn_q.weight", q, hidden), d,
               pair);
     if (own) {
-        pair_rows(read_matrix(r, i, MODEL_K, "self_attn.k_proj.weight", "attn_k.weight", kv, hidden),
-                  d, pair);
+        pair_rows(
+            read_matrix(r, i, MODEL_K, "self_attn.k_proj.weight", "attn_k.weight", kv, hidden), d,
+            pair);
         read_matrix(r, i, MODEL_V, "self_attn.v_proj.weight", "attn_v.weight", kv, hidden);
     }
     read_matrix(r, i, MODEL_O, "self_attn.o_proj.weight", "attn_output.weight", hidden, q);
     if (form.qkv_bias) {
-        pair_rows(read_vector(r, i, MODEL_Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", q), d, pair);
-        pair_rows(read_vector(r, i, MODEL_K_BIAS, "self_attn.k_proj.bias", "attn_k.bias", kv), d, pair);
+        pair_rows(read_vector(r, i, MODEL_Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", q), d,
+                  pair);
+        pair_rows(read_vector(r, i, MODEL_K_BIAS, "self_attn.k_proj.bias", "attn_k.bias", kv), d,
+                  pair);
         read_vector(r, i, MODEL_V_BIAS, "self_attn.v_proj.bias", "attn_v.bias", kv);
     }
     if (form.o_bias)
         read_vector(r, i, MODEL_O_BIAS, "self_attn.o_proj.bias", "attn_output.bias", hidden);
     if (form.head_norms) {
         pair_rows(read_norm(r, i, MODEL_Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", d,
-                          form.plus_one), d, pair);
+                            form.plus_one),
+                  d, pair);
         if (own)
-            pair_rows(read_norm(r, i, MODEL_K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", d,
-                              form.plus_one), d, pair);
+            pair_rows(read_norm(r, i, MODEL_K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight",
+                                d, form.plus_one),
+                      d, pair);
     }
 }
 

@@ -130,8 +130,8 @@ static void refuse_type(rope_keys *k) {
     if (k->r->folder && !load_has(k->r->file, path))
         snprintf(path, sizeof path, "%stype", k->prefix);
     if (k->r->status == WEFT_OK)
-        k->r->status = load_refuse(k->r->file, path, "default, linear, llama3, yarn or proportional",
-                                   k->r->err);
+        k->r->status = load_refuse(k->r->file, path,
+                                   "default, linear, llama3, yarn or proportional", k->r->err);
 }
 
 /* A GGUF llama file brings Llama 3.1's stretching as a tensor of divisors. */

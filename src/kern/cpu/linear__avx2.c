@@ -469,5 +469,7 @@ const cpu_linear_isa cpu_linear_avx2 = {
     .quantise = cpu_quantise__avx2,
     .square_sum = cpu_square_sum__avx2,
     .scale = cpu_scale__avx2,
-    .silu_mul = cpu_silu_mul__avx2,
+    .add_scaled = cpu_add_scaled__avx2,
+    .glu = cpu_glu__avx2,
+    .softcap = cpu_softcap__avx2,
 };

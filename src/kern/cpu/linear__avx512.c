@@ -92,5 +92,7 @@ const cpu_linear_isa cpu_linear_avx512 = {
     .quantise = cpu_quantise__avx512,
     .square_sum = cpu_square_sum__avx512,
     .scale = cpu_scale__avx512,
-    .silu_mul = cpu_silu_mul__avx512,
+    .add_scaled = cpu_add_scaled__avx512,
+    .glu = cpu_glu__avx512,
+    .softcap = cpu_softcap__avx512,
 };

@@ -175,5 +175,7 @@ const cpu_linear_isa cpu_linear_scalar = {
     .quantise = cpu_quantise__scalar,
     .square_sum = cpu_square_sum__scalar,
     .scale = cpu_scale__scalar,
-    .silu_mul = cpu_silu_mul__scalar,
+    .add_scaled = cpu_add_scaled__scalar,
+    .glu = cpu_glu__scalar,
+    .softcap = cpu_softcap__scalar,
 };

@@ -56,11 +56,17 @@ struct cpu_linear_isa {
     /* Sum of x^2: lane[j % 16] = fma(x[j], x[j], lane[j % 16]), then the fold of 16. */
     float (*square_sum)(const float *x, int32_t n);
 
-    /* out[j] = (x[j] * factor) * weight[j] */
+    /* out[j] = (x[j] * factor) * weight[j]; out may be x. */
     void (*scale)(const float *x, float factor, const float *weight, int32_t n, float *out);
 
-    /* g[j] = exact_silu(g[j]) * u[j]; any NaN becomes the one NaN. */
-    void (*silu_mul)(float *g, const float *u, int32_t n);
+    /* y[j] = fma(w, x[j], y[j]) */
+    void (*add_scaled)(float *y, float w, const float *x, int32_t n);
+
+    /* out[j] = rule(g[j], u[j]) (kern_glu_rule); out may be g. Any NaN becomes the one NaN. */
+    void (*glu)(const kern_glu_rule *rule, float *out, const float *g, const float *u, int32_t n);
+
+    /* x[j] = cap * tanh(x[j] / cap) (kern_softcap); any NaN becomes the one NaN. */
+    void (*softcap)(float *x, float cap, int32_t n);
 };
 
 extern const cpu_linear_isa cpu_linear_scalar, cpu_linear_avx2, cpu_linear_avx512,

@@ -4,6 +4,8 @@
 #include "kern/cpu/vec_avx2.h"
 
 #include "kern/cpu/exact_vec.h"
+
+#include "kern/cpu/gate_vec.h"
 #include "kern/exact_math.h"
 
 void cpu_add__avx2(float *out, const float *a, const float *b, int32_t n) {
@@ -121,19 +123,15 @@ void cpu_scale__avx2(const float *x, float factor, const float *weight, int32_t 
     }
 }
 
-static inline __m256 silu_mul8(__m256 g, __m256 u) {
-    __m256 y = _mm256_mul_ps(exact_silu_vec(g), u);
-    __m256 nan = _mm256_cmp_ps(y, y, _CMP_UNORD_Q);
-    return _mm256_blendv_ps(y, _mm256_set1_ps(cpu_nan()), nan);
+void cpu_add_scaled__avx2(float *y, float w, const float *x, int32_t n) {
+    add_scaled_vec(y, w, x, n);
 }
 
-void cpu_silu_mul__avx2(float *g, const float *u, int32_t n) {
-    int32_t j = 0;
-    for (; j + 8 <= n; j += 8)
-        _mm256_storeu_ps(g + j, silu_mul8(_mm256_loadu_ps(g + j), _mm256_loadu_ps(u + j)));
-    if (j < n) {
-        __m256i m = vec_first_lanes(n - j);
-        __m256 y = silu_mul8(_mm256_maskload_ps(g + j, m), _mm256_maskload_ps(u + j, m));
-        _mm256_maskstore_ps(g + j, m, y);
-    }
+void cpu_glu__avx2(const kern_glu_rule *rule, float *out, const float *g, const float *u,
+                   int32_t n) {
+    glu_vec(rule, out, g, u, n);
+}
+
+void cpu_softcap__avx2(float *x, float cap, int32_t n) {
+    softcap_vec(x, cap, n);
 }

@@ -4,6 +4,8 @@
 #include "kern/cpu/vec_avx512.h"
 
 #include "kern/cpu/exact_vec.h"
+
+#include "kern/cpu/gate_vec.h"
 #include "kern/exact_math.h"
 
 void cpu_add__avx512(float *out, const float *a, const float *b, int32_t n) {
@@ -70,13 +72,15 @@ void cpu_scale__avx512(const float *x, float factor, const float *weight, int32_
     }
 }
 
-void cpu_silu_mul__avx512(float *g, const float *u, int32_t n) {
-    for (int32_t j = 0; j < n; j += 16) {
-        __mmask16 m = vec_first_lanes(n - j);
-        __m512 silu = exact_silu_vec(_mm512_maskz_loadu_ps(m, g + j));
-        __m512 y = _mm512_mul_ps(silu, _mm512_maskz_loadu_ps(m, u + j));
-        __mmask16 nan = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
-        y = _mm512_mask_mov_ps(y, nan, _mm512_set1_ps(cpu_nan()));
-        _mm512_mask_storeu_ps(g + j, m, y);
-    }
+void cpu_add_scaled__avx512(float *y, float w, const float *x, int32_t n) {
+    add_scaled_vec(y, w, x, n);
+}
+
+void cpu_glu__avx512(const kern_glu_rule *rule, float *out, const float *g, const float *u,
+                     int32_t n) {
+    glu_vec(rule, out, g, u, n);
+}
+
+void cpu_softcap__avx512(float *x, float cap, int32_t n) {
+    softcap_vec(x, cap, n);
 }

@@ -219,6 +219,34 @@ static inline void reference_block(const float *x, int8_t *q, float *dx, float *
     *xs = *dx * (float)(sum[0] + sum[1]);
 }
 
+/* The rules of kern.h once more, for one pair. The one NaN is told apart by its bits. */
+static inline float reference_glu(const kern_glu_rule *rule, float g, float u) {
+    float y;
+    if (rule->kind == KERN_GLU_SILU) {
+        float gate = g * exact_sigmoid(g);
+        y = gate * u;
+    } else if (rule->kind == KERN_GLU_GELU) {
+        float inner = fmaf(g * g, 0.044715f, 1.0f);
+        float z = 1.5957691f * (g * inner);
+        float gate = g * exact_sigmoid(z);
+        y = gate * u;
+    } else {
+        float least = isnan(g) || g < rule->limit ? g : rule->limit;
+        float value = u;
+        if (u > rule->limit)
+            value = rule->limit;
+        if (u < -rule->limit)
+            value = -rule->limit;
+        float gate = least * exact_sigmoid(rule->alpha * least);
+        y = gate * (value + 1.0f);
+    }
+    return isnan(y) ? float_of(0xFFC00000u) : y;
+}
+
+/* One rule of each kind. */
+static const kern_glu_rule all_rules[] = {
+    {KERN_GLU_SILU, 0, 0}, {KERN_GLU_GELU, 0, 0}, {KERN_GLU_CLAMPED, 1.702f, 7.0f}};
+
 /* Both forms of n_row random rows of k values; the q8 form only when k allows it. */
 typedef struct act_buf {
     kern_act act;

@@ -551,6 +551,7 @@ static buf cut_over(const kern_table *t, kern_dev *dev, const kern_weight *w, co
     kern_reduce_norm norm_p = {.n_row = n_row, .hidden = hidden, .tree = &rest, .nodes = nodes.mem};
     norm_p.node_off = node_off;
     norm_p.x = x_row.mem;
+    norm_p.x_scale = 1.0f;
     norm_p.weight = norm;
     norm_p.eps = 1e-5f;
     norm_p.out = (kern_act){.k = hidden, .f32 = out.mem};
@@ -596,9 +597,10 @@ static void cuts_of_k(void **state) {
     }
 }
 
-/* SwiGLU is two linear layers, silu(g) * u, and the rule of the q8 form. */
+/* SwiGLU is two linear layers, the rule of the gated unit, and the rule of the q8 form. */
 static void check_swiglu(dtype type, int32_t n_in, int32_t n_out, int32_t out0, int32_t n_row,
                          bool f32, bool q8) {
+    kern_glu_rule rule = all_rules[n_row / 2 % 3];
     int32_t rows_of_w = out0 + n_out, w_in = whole_blocks(type, n_in);
     buf gate = random_plain(type, rows_of_w, w_in), up = random_plain(type, rows_of_w, w_in);
     act_buf x = random_act(n_row, n_in), want = act_take(n_row, n_out, true, n_out % 32 == 0);
@@ -606,7 +608,7 @@ static void check_swiglu(dtype type, int32_t n_in, int32_t n_out, int32_t out0, 
     buf g = expected_case(&c, gate, &x.act, (buf){0}, n_out);
     buf u = expected_case(&c, up, &x.act, (buf){0}, n_out);
     for (int32_t i = 0; i < n_row * n_out; i++)
-        buf_floats(want.f32)[i] = exact_silu(buf_floats(g)[i]) * buf_floats(u)[i];
+        buf_floats(want.f32)[i] = reference_glu(&rule, buf_floats(g)[i], buf_floats(u)[i]);
     if (q8)
         act_quantise(&want.act, n_row);
     for (int32_t isa = 0; isa < isa_count(); isa++) {
@@ -616,7 +618,7 @@ static void check_swiglu(dtype type, int32_t n_in, int32_t n_out, int32_t out0, 
         buf gate_buf = packed(t, type, rows_of_w, w_in, gate, &gate_w);
         buf up_buf = packed(t, type, rows_of_w, w_in, up, &up_w);
         act_buf out = act_take(n_row, n_out, f32, q8);
-        kern_swiglu p = {x.act, n_row, &gate_w, &up_w, out0, n_out, {0}, out.act};
+        kern_swiglu p = {x.act, n_row, &gate_w, &up_w, out0, n_out, rule, out.act};
         t->swiglu(dev, &p);
         if (f32)
             assert_same_floats(buf_floats(out.f32), buf_floats(want.f32), out.f32.bytes / 4,
@@ -762,12 +764,64 @@ static void packing_in_pieces(void **state) {
     }
 }
 
+/* Outputs in groups, each with columns of its own: what one call per group gives. */
+static void check_groups(dtype type, int32_t group_out, int32_t n_group, int32_t group0,
+                         int32_t n_row, int32_t n_thread) {
+    enum { N_IN = 64 };
+    int32_t n_out = group_out * n_group, out0 = group_out * group0, y_stride = n_out + 7;
+    buf plain = random_plain(type, out0 + n_out, N_IN);
+    act_buf x = random_act(n_row, N_IN * n_group);
+    for (int32_t isa = 0; isa < isa_count(); isa++) {
+        const kern_table *t = table_of(isa);
+        kern_dev *dev = dev_open(t, n_thread);
+        kern_weight w;
+        buf w_buf = packed(t, type, out0 + n_out, N_IN, plain, &w);
+        buf y = buf_take((size_t)(n_row * y_stride) * 4);
+        kern_linear p = {.x = x.act, .n_row = n_row, .n_in = N_IN, .n_part = 1};
+        p.part[0] = (kern_linear_part){&w, out0, n_out, {0}, y.mem, y_stride};
+        p.tree = &one_leaf;
+        p.leaf_in = N_IN;
+        p.group_out = group_out;
+        t->linear(dev, &p);
+        size_t row_bytes = dtype_bytes(dtype_find(type), N_IN);
+        for (int32_t r = 0; r < n_row; r++)
+            for (int32_t o = 0; o < y_stride; o++) {
+                const uint8_t *w_row =
+                    (const uint8_t *)buf_at(plain) + (size_t)(out0 + o) * row_bytes;
+                uint32_t got = bits_of(buf_floats(y)[r * y_stride + o]);
+                if (o >= n_out)
+                    assert_int_equal(got, 0xA5A5A5A5u);
+                else
+                    assert_int_equal(got, bits_of(reference_leaf(type, w_row, 0, &x.act, r,
+                                                                 o / group_out * N_IN, N_IN)));
+            }
+        t->close(dev);
+        buf_free(w_buf);
+        buf_free(y);
+    }
+    act_free(x);
+    buf_free(plain);
+}
+
+static void groups(void **state) {
+    (void)state;
+    static const int32_t widths[] = {16, 48, 64, 80}, row_counts[] = {1, 3, 8, 25};
+    for (int32_t i = 0; i < N_TYPE; i++)
+        for (int32_t j = 0; j < 4; j++)
+            for (int32_t k = 0; k < 4; k++)
+                check_groups(all_types[i], widths[j], 1 + (i + k) % 4, j % 2, row_counts[k],
+                             1 + (j + k) % 3);
+}
+
 static void no_rows(void **state) {
     (void)state;
     const kern_table *t = table_of(0);
     kern_dev *dev = dev_open(t, 2);
     t->linear(dev, &(kern_linear){.n_part = 1});
     t->swiglu(dev, &(kern_swiglu){0});
+    t->glu(dev, &(kern_glu){0});
+    t->act_make(dev, &(kern_act_make){0});
+    t->softcap(dev, &(kern_softcap){.cap = 1.0f});
     t->reduce_norm(dev, &(kern_reduce_norm){0});
     t->embed(dev, &(kern_embed){0});
     t->pick(dev, &(kern_pick){0});
@@ -814,7 +868,7 @@ int main(void) {
         cmocka_unit_test(thread_counts),  cmocka_unit_test(parts),
         cmocka_unit_test(accuracy),       cmocka_unit_test(cuts_of_k),
         cmocka_unit_test(swiglu),         cmocka_unit_test(no_rows),
-        cmocka_unit_test(no_outputs),
+        cmocka_unit_test(no_outputs),     cmocka_unit_test(groups),
     };
     isa_print_absent();
     return cmocka_run_group_tests(tests, NULL, NULL);
