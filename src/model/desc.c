@@ -345,9 +345,23 @@ weft_status model_desc_open(const load_model *file, model_desc **out, weft_error
     return WEFT_OK;
 }
 
+weft_status model_desc_load(const char *path, model_desc **out, weft_error *err) {
+    load_model *file;
+    weft_status s = load_open(path, &file, err);
+    if (s != WEFT_OK)
+        return s;
+    s = model_desc_open(file, out, err);
+    if (s != WEFT_OK)
+        load_close(file);
+    else
+        (*out)->owned = file;
+    return s;
+}
+
 void model_desc_close(model_desc *d) {
     if (d == NULL)
         return;
+    load_close(d->owned);
     load_arena_free(d->memory);
     free(d->memory);
     free(d);

@@ -149,7 +149,8 @@ typedef struct model_config {
 struct model_arch;
 typedef struct model_desc {
     const struct model_arch *arch;
-    const load_model *file; /* borrowed */
+    const load_model *file;
+    load_model *owned; /* the same where model_desc_load opened it, else NULL */
     model_config config;
     model_layer *layer;                            /* [n_layer] */
     model_matrix embed, head, output_norm;         /* head == embed's tensor when tied */
@@ -160,6 +161,8 @@ typedef struct model_desc {
 /* WEFT_ERR_FILE names what is missing, too much, misshapen or not computed. The file must outlive
  * the description. */
 weft_status model_desc_open(const load_model *file, model_desc **out, weft_error *err);
+/* The same, opening the file too; closing the description closes it. */
+weft_status model_desc_load(const char *path, model_desc **out, weft_error *err);
 void model_desc_close(model_desc *d); /* NULL is allowed */
 
 /* What weft does with a tensor, for people: "packed", "vector", "rows", "rows + packed",
