@@ -20,6 +20,8 @@ const char *const explain_move_text[EXPLAIN_N_MOVE] = {EXPLAIN_MOVE_TABLE(TEXT)}
     X(act_make)                                                                                    \
     X(reduce_norm)                                                                                 \
     X(softcap)                                                                                     \
+    X(route)                                                                                       \
+    X(moe_sum)                                                                                     \
     X(pick)                                                                                        \
     X(qk_rope)                                                                                     \
     X(kv_store)                                                                                    \
@@ -58,10 +60,24 @@ static void dry_swiglu(kern_dev *dev, const kern_swiglu *p) {
     dry_weight(dev, p->up, p->n_row, p->n_out, p->x.k);
 }
 
+/* Which experts a token goes to is not known: the most that can be read, each slot another one. */
+static void dry_experts(kern_dev *dev, const kern_experts *p) {
+    const dry_dev *d = (const dry_dev *)dev;
+    const kern_weight *w[3] = {p->gate, p->up, p->down};
+    int32_t n_slot = p->n_row * p->n_used;
+    int64_t n_read = n_slot < p->n_expert ? n_slot : p->n_expert;
+    for (int32_t i = 0; i < 3; i++) {
+        int32_t n_out = i < 2 ? p->n_in : w[i]->n_out, n_in = i < 2 ? w[i]->n_in : p->n_in;
+        d->work->linear_ops[kern_peak_of(w[i]->type)] += (int64_t)2 * n_slot * n_out * n_in;
+        d->work->weight_bytes += n_read * (int64_t)d->k->packed_bytes(w[i]->type, n_out, n_in);
+    }
+}
+
 static kern_table dry_table(const kern_table *k) {
     kern_table dry = *k;
     dry.linear = dry_linear;
     dry.swiglu = dry_swiglu;
+    dry.experts = dry_experts;
 #define DRY_SET(op) dry.op = dry_##op;
     DRY_OPERATIONS(DRY_SET)
 #undef DRY_SET
