@@ -54,8 +54,8 @@ static void describe_use(const model_desc *d, const kern_table *k, const load_te
 }
 
 static const char *type_name(const load_tensor *t) {
-    int32_t block_len, block_bytes;
-    const char *name = dtype_ggml_name(t->ggml_type, &block_len, &block_bytes);
+    int32_t blocaxislen, blocaxisbytes;
+    const char *name = dtype_ggml_name(t->ggml_type, &blocaxislen, &blocaxisbytes);
     return name ? name : "?";
 }
 
@@ -189,8 +189,8 @@ static json_t *tensors_json(const model_desc *d, const kern_table *k) {
         char use[USE_BYTES];
         describe_use(d, k, t, false, use);
         json_t *shape = json_array();
-        for (int32_t d = 0; d < t->n_dim; d++) {
-            json_array_append_new(shape, json_integer(t->dim[d]));
+        for (int32_t axis = 0; axis < t->n_dim; axis++) {
+            json_array_append_new(shape, json_integer(t->dim[axis]));
         }
         json_array_append_new(out,
                               json_pack("{s:o, s:s, s:o, s:I, s:I, s:s}", "name",
