@@ -1,11 +1,11 @@
-/* Model files: GGUF v2/v3 -> one weight table, one config, one vocabulary. mmap, borrowed pointers,
- * strict bounds.
+/* Model files: GGUF v2/v3, or a folder as Hugging Face writes it -> tensors by name, a description by
+ * key, a vocabulary. mmap, borrowed pointers, strict bounds.
  *
- * load_open validates everything that running the model needs: after it, no later code meets a
- * missing tensor, a wrong shape, or an index outside the file. Every failure is WEFT_ERR_FILE with
- * the key or tensor, its value, what would be right, and the offset. Nothing is allocated by a
- * length from the file before it was compared with the bytes left. Doubtful but usable things warn
- * (log_warn). */
+ * Knows containers, not models: after load_open every tensor lies inside its file and every value
+ * inside the description; what they mean, and whether any is missing, is for model/ to say. Every
+ * failure is WEFT_ERR_FILE with the key or tensor, its value, what would be right, and the offset.
+ * Nothing is allocated by a length from the file before it was compared with the bytes left.
+ * Doubtful but usable things warn (log_warn). */
 #ifndef WEFT_LOAD_LOAD_H
 #define WEFT_LOAD_LOAD_H
 
@@ -22,15 +22,6 @@ typedef struct load_tensor {
     size_t bytes;
     int64_t offset; /* in the file */
 } load_tensor;
-
-typedef struct load_config {
-    const char *architecture; /* "llama" */
-    const char *name;
-    int32_t n_layer, hidden, ffn, n_head, n_kv_head, head_dim, n_vocab, context_length, rope_dim;
-    double rope_base;
-    float rms_eps;
-    bool tied_output;
-} load_config;
 
 enum {
     LOAD_TOKEN_NORMAL = 1,
@@ -58,17 +49,8 @@ typedef struct load_vocab {
     load_string chat_template; /* data NULL: none */
 } load_vocab;
 
-/* One layer of a llama model; NULL where the model has none. */
-typedef struct load_llama_layer {
-    const load_tensor *attn_norm, *attn_q, *attn_k, *attn_v, *attn_o, *ffn_norm, *ffn_gate, *ffn_up,
-        *ffn_down;
-} load_llama_layer;
-typedef struct load_llama {
-    const load_tensor *token_embd, *output_norm, *output; /* output == token_embd when tied */
-    const load_llama_layer *layer;                        /* [n_layer] */
-} load_llama;
-
 typedef struct load_model load_model;
+typedef enum load_kind { LOAD_GGUF, LOAD_FOLDER } load_kind;
 
 weft_status load_open(const char *path, load_model **out, weft_error *err);
 /* The same over bytes in memory (borrowed, 8-byte aligned), for fuzzing. */
@@ -79,18 +61,48 @@ void load_close(load_model *m); /* NULL is allowed */
  * file cache. For after the weights are packed: the plain ones are hardly read any more. */
 void load_forget_pages(const load_model *m);
 
-const load_config *load_get_config(const load_model *m);
+load_kind load_get_kind(const load_model *m);
+const char *load_shown_name(const load_model *m); /* file or folder, fit for a message */
 const load_vocab *load_get_vocab(const load_model *m);
-const load_llama *load_get_llama(const load_model *m);
 int64_t load_file_bytes(const load_model *m);
 int32_t load_tensor_count(const load_model *m);
 const load_tensor *load_tensor_at(const load_model *m, int32_t i); /* file order */
+/* NULL when there is none. */
+const load_tensor *load_find_tensor(const load_model *m, const char *name);
 
-/* Metadata for `inspect`: key i of n, its value as text (long arrays and strings are cut with
- * "..."). */
+/* ---- the description: GGUF metadata, or config.json ----
+ * A key of a folder is a path of member names joined by dots: "rope_parameters.rope_theta". A null is
+ * an absent key. The getters leave *out as it is when the key is absent and not required; a value of
+ * the wrong type or outside [lo, hi] is WEFT_ERR_FILE naming the key, the value and what was
+ * expected. Each marks the key as read (load_key_is_read), also when it fails or is absent. */
+bool load_has(const load_model *m, const char *key);
+weft_status load_get_int(const load_model *m, const char *key, bool required, int32_t lo,
+                         int32_t hi, int32_t *out, weft_error *err);
+weft_status load_get_real(const load_model *m, const char *key, bool required, double lo, double hi,
+                          double *out, weft_error *err);
+weft_status load_get_flag(const load_model *m, const char *key, bool required, bool *out,
+                          weft_error *err);
+/* Borrowed until load_close. */
+weft_status load_get_text(const load_model *m, const char *key, bool required, load_string *out,
+                          weft_error *err);
+/* Entries of an array; -1 when the key is absent or no array. */
+int32_t load_array_length(const load_model *m, const char *key);
+/* Entry i of an array: an integer (a GGUF bool is 0 or 1), or a text. */
+weft_status load_array_int(const load_model *m, const char *key, int32_t i, int32_t lo, int32_t hi,
+                           int32_t *out, weft_error *err);
+weft_status load_array_text(const load_model *m, const char *key, int32_t i, load_string *out,
+                            weft_error *err);
+/* "KEY is VALUE: weft does not compute this, expected EXPECTED". Always WEFT_ERR_FILE. */
+weft_status load_refuse(const load_model *m, const char *key, const char *expected,
+                        weft_error *err);
+
+/* Key i of n (of a folder: every leaf and every array of config.json, as a path), its value as text
+ * (long arrays and strings are cut with "..."), its value as a number (a flag is 0 or 1; false when it is none). */
 int32_t load_key_count(const load_model *m);
 const char *load_key_at(const load_model *m, int32_t i);
 void load_value_text(const load_model *m, int32_t i, char *out, size_t out_bytes);
+bool load_value_number(const load_model *m, int32_t i, double *out);
+bool load_key_is_read(const load_model *m, int32_t i);
 
 /* safetensors reader for goldens and references (eval): header JSON by jansson, strict ranges. */
 typedef struct load_st load_st;

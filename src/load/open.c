@@ -66,9 +66,13 @@ weft_status load_open_memory(const void *data, size_t bytes, const char *name, l
     m->shown_name = shown;
     weft_error what;
     weft_status s;
-    if ((s = gguf_read(data, bytes, shown, &m->arena, &m->file, &what)) != WEFT_OK ||
-        (s = load_read_config(m, &what)) != WEFT_OK || (s = load_read_vocab(m, &what)) != WEFT_OK ||
-        (s = load_read_llama(m, &what)) != WEFT_OK) {
+    if ((s = gguf_read(data, bytes, shown, &m->arena, &m->file, &what)) == WEFT_OK) {
+        m->key_read = load_arena_take(&m->arena, (size_t)m->file.n_key, sizeof *m->key_read);
+        s = m->key_read != NULL
+                ? load_read_vocab(m, &what)
+                : error_set(&what, WEFT_ERR_MEMORY, "no memory for %d keys", m->file.n_key);
+    }
+    if (s != WEFT_OK) {
         name_error(shown, &what, err);
         load_close(m);
         return s;
@@ -111,16 +115,17 @@ void load_close(load_model *m) {
     }
 }
 
-const load_config *load_get_config(const load_model *m) {
-    return &m->config;
+load_kind load_get_kind(const load_model *m) {
+    (void)m;
+    return LOAD_GGUF;
+}
+
+const char *load_shown_name(const load_model *m) {
+    return m->shown_name;
 }
 
 const load_vocab *load_get_vocab(const load_model *m) {
     return &m->vocab;
-}
-
-const load_llama *load_get_llama(const load_model *m) {
-    return &m->llama;
 }
 
 int64_t load_file_bytes(const load_model *m) {
@@ -135,14 +140,6 @@ const load_tensor *load_tensor_at(const load_model *m, int32_t i) {
     return &m->file.tensor[i];
 }
 
-int32_t load_key_count(const load_model *m) {
-    return m->file.n_key;
-}
-
-const char *load_key_at(const load_model *m, int32_t i) {
-    return m->file.key[i].data;
-}
-
-void load_value_text(const load_model *m, int32_t i, char *out, size_t out_bytes) {
-    gguf_value_text(&m->file.value[i], out, out_bytes);
+const load_tensor *load_find_tensor(const load_model *m, const char *name) {
+    return gguf_find_tensor(&m->file, name);
 }
