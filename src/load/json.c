@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "load/mapping.h"
 #include "load/text.h"
@@ -73,6 +74,7 @@ static void put_real(text_sink *s, double r) {
         }
     }
     text_put(s, text);
+    text_put(s, strpbrk(text, ".e") == NULL ? ".0" : ""); /* no integer, in the file either */
 }
 
 static void put_plain(text_sink *s, const json_t *v) {
