@@ -70,7 +70,7 @@ static weft_status visit(walk *w, size_t n, const json_t *group, int depth) {
     const char *name;
     const json_t *v;
     json_object_foreach((json_t *)(uintptr_t)group, name, v) {
-        size_t end;
+        size_t end = 0;
         weft_status s = append(w, n, name, &end);
         if (s == WEFT_OK && !json_is_null(v)) {
             s = add_node(w, end, v, json_is_object(v));
