@@ -102,7 +102,7 @@ static const char source[] = WEFT_GOLDEN "/gguf/Q8_0.gguf";
 
 static folder split_model(const fault *f) {
     folder to = folder_new();
-    size_t n;
+    size_t n = 0;
     uint8_t *file = file_read(source, &n);
     load_model *m = NULL;
     assert_int_equal(load_open_memory(file, n, "it", &m, NULL), WEFT_OK);
@@ -199,7 +199,7 @@ static void test_faults(void **state) {
 static void test_twice(void **state) {
     (void)state;
     folder to = folder_new();
-    size_t n;
+    size_t n = 0;
     uint8_t *file = file_read(source, &n);
     load_model *m = NULL;
     assert_int_equal(load_open_memory(file, n, "it", &m, NULL), WEFT_OK);
@@ -251,7 +251,7 @@ static void test_memory(void **state) {
     folder f = split_model(&no_fault);
     char path[200];
     snprintf(path, sizeof path, "%s/it-00001-of-00003.gguf", f.path);
-    size_t n;
+    size_t n = 0;
     uint8_t *bytes = file_read(path, &n);
     load_model *m = NULL;
     weft_error err;
