@@ -154,8 +154,8 @@ static weft_status bad_index(const shards *sh, const char *tensor, const char *v
 static bool is_file_name(const char *name) {
     static const char suffix[] = ".safetensors";
     size_t n = strlen(name), n_suffix = strlen(suffix);
-    return n > n_suffix && strcmp(name + n - n_suffix, suffix) == 0 && name[0] != '.' &&
-           strchr(name, '/') == NULL && text_is_plain(text_of(name));
+    return n > n_suffix && strcmp(name + n - n_suffix, suffix) == 0 && strchr(name, '/') == NULL &&
+           text_is_plain(text_of(name));
 }
 
 static int by_text(const void *a, const void *b) {

@@ -125,6 +125,7 @@ static void test_arrays(void **state) {
     assert_int_equal(load_array_text(m, "kinds", 4, &text, &err), WEFT_ERR_FILE);
     assert_string_equal(err.text, "kinds has 4 entries, expected more than 4");
     assert_int_equal(load_array_text(m, "kinds", -1, &text, &err), WEFT_ERR_FILE);
+    assert_string_equal(err.text, "kinds has 4 entries, expected more than -1");
     assert_int_equal(load_array_int(m, "sizes", 1, 0, 9, &n, &err), WEFT_OK);
     assert_int_equal(n, 2);
     assert_int_equal(load_array_int(m, "sizes", 3, 0, 9, &n, &err), WEFT_OK);
@@ -284,6 +285,9 @@ static void test_gguf_ints(void **state) {
         snprintf(text, sizeof text, "x is %s (%s), expected 6 to 9", types[i].all_ones,
                  names[types[i].type]);
         int_fails(m, "x", 6, 9, text);
+        if (types[i].type == 10) { /* not -1 */
+            int_fails(m, "x", -5, 9, "x is 18446744073709551615 (UINT64), expected -5 to 9");
+        }
         load_close(m);
         free(bytes);
     }
