@@ -34,10 +34,10 @@ typedef struct kern_weight {
 /* ---- activations: the input of linear layers ----
  * f32 form: [row][k] floats. q8 form, for quantised weights, one record per row of
  * kern_act_q8_bytes(k) bytes:
- *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i32 sum[k/32]      (k multiple of 32; record padded
- *   to 64 bytes)
+ *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i16 sum[k/32][2]      (k multiple of 32; record
+ *   padded to 64 bytes)
  * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), sum = exact
- * integer sum of q, xs = dx * (float)sum.
+ * integer sums of q over the block's halves, xs = dx * (float)(sum[0] + sum[1]).
  * sum(x q) in 16 lanes: fma(x[i + 16], q[i + 16], x[i] * q[i]), then the fold; sum(q q) is exact.
  * amax 0: all zero.
  * A producer writes the forms whose memory is not 0. */
@@ -72,9 +72,10 @@ typedef struct kern_linear {
     int32_t leaf_in;
     size_t node_bytes;
     /* 0: every output reads all n_in columns. Else outputs stand in groups (heads) of group_out, and
-     * output o of the weight reads the columns [g n_in, (g + 1) n_in) of x, g = o / group_out:
-     * x.k = groups * n_in, w->n_in = n_in; column-parallel, one part, in0 = 0, out0 and n_out
-     * multiples of group_out, group_out of the panel. */
+     * output o (counted as in y, from out0) reads the columns [g n_in, (g + 1) n_in) of x, g = o /
+     * group_out: x has the groups of this part alone, x.k = n_out / group_out * n_in. w->n_in =
+     * n_in; column-parallel, one part, in0 = 0; n_out is a multiple of group_out, group_out of the
+     * panel. */
     int32_t group_out;
 } kern_linear;
 
@@ -82,7 +83,9 @@ typedef struct kern_linear {
  * rounded by itself unless fma is written.
  *   SILU     g * sigmoid(g) * u
  *   GELU     g * sigmoid(z) * u, z = 1.5957691f * (g * fma(g * g, 0.044715f, 1)); this is the tanh form
- *   CLAMPED  g' = min(g, limit), u' = clamp(u, -limit, limit): g' * sigmoid(alpha * g') * (u' + 1) */
+ *   CLAMPED  g' = min(g, limit), u' = clamp(u, -limit, limit): g' * sigmoid(alpha * g') * (u' + 1)
+ * Products run left to right. The min and max of a NaN are that NaN; any NaN becomes the one NaN
+ * (0xFFC00000). */
 typedef enum kern_glu_kind { KERN_GLU_SILU, KERN_GLU_GELU, KERN_GLU_CLAMPED } kern_glu_kind;
 typedef struct kern_glu_rule {
     kern_glu_kind kind;
@@ -99,7 +102,8 @@ typedef struct kern_swiglu {
     kern_act out; /* k = n_out */
 } kern_swiglu;
 
-/* out[r][j] = rule(g[r][j], u[r][j]) for j in [0, out.k), of numbers that are there already. */
+/* out[r][j] = rule(g[r][j], u[r][j]) for j in [0, out.k), of numbers that are there already.
+ * out.f32 may be g where the strides agree. */
 typedef struct kern_glu {
     int32_t n_row;
     kern_mem g, u; /* f32, strides in elements */
@@ -116,7 +120,9 @@ typedef struct kern_act_make {
     kern_act to;
 } kern_act_make;
 
-/* x = cap * tanh(x / cap), tanh(y) = sign(y) (1 - e) / (1 + e), e = exact_exp_neg(-2 |y|). */
+/* x = cap * tanh(x / cap), tanh(y) = t for y >= 0, -t below, t = (1 - e) / (1 + e), e =
+ * exact_exp_neg(-2 |y|): off by cap * 1.5e-7 at most, so that values near 0 lose digits. Any NaN
+ * becomes the one NaN. */
 typedef struct kern_softcap {
     int64_t n;
     float cap;
@@ -137,8 +143,8 @@ typedef struct kern_embed {
  *   norm(v, w)[j] = (v[j] * (1 / sqrt(ss / hidden + eps))) * w[j],  ss = sum v^2 over 16 lanes, fold
  *   t = tree over nodes (node k of row r at nodes + node_off[k] + r * hidden * 4), + bias;
  *   t = norm(t, post);  x[r] = x[r] + t;  x[r] = x[r] * x_scale;  out[r] = norm(x[r], weight)
- * What is absent (bias, post: 0, x_scale: 1) does nothing; x is read and written; no tree: x stays
- * as it is. */
+ * What is absent (bias, post: 0, x_scale: 1) does nothing; x is read and written. Without a tree x
+ * stays as it is, x_scale or not, and only the last line is done. */
 typedef struct kern_reduce_norm {
     int32_t n_row, hidden;
     const tree_prog *tree; /* NULL: no nodes */
@@ -351,8 +357,10 @@ typedef struct kern_attn_finish {
 typedef struct kern_dev kern_dev; /* one per rank: its queue, threads and scratch */
 
 typedef struct kern_limits {
-    int32_t max_rows, max_in, max_head_dim,
-        max_group; /* token rows; widest k; head size; query heads per KV head */
+    int32_t max_rows;     /* token rows */
+    int32_t max_in;       /* widest k */
+    int32_t max_head_dim; /* larger of head_dim and value_dim */
+    int32_t max_group;    /* query heads per KV head */
 } kern_limits;
 
 typedef struct kern_table {
@@ -383,9 +391,13 @@ typedef struct kern_table {
     void (*embed)(kern_dev *dev, const kern_embed *p);
     void (*linear)(kern_dev *dev, const kern_linear *p);
     void (*swiglu)(kern_dev *dev, const kern_swiglu *p);
+    void (*glu)(kern_dev *dev, const kern_glu *p);
+    void (*act_make)(kern_dev *dev, const kern_act_make *p);
     void (*reduce_norm)(kern_dev *dev, const kern_reduce_norm *p);
+    void (*softcap)(kern_dev *dev, const kern_softcap *p);
     void (*pick)(kern_dev *dev, const kern_pick *p);
     void (*qk_rope)(kern_dev *dev, const kern_qk_rope *p);
+    void (*mla_rope)(kern_dev *dev, const kern_mla_rope *p);
     void (*kv_store)(kern_dev *dev, const kern_kv_store *p);
     void (*kv_pack)(kern_dev *dev, const kern_kv_pack *p);
     void (*attn_fold)(kern_dev *dev, const kern_attn_fold *p);
@@ -398,9 +410,9 @@ typedef struct kern_table {
  * static. */
 weft_status kern_cpu_table(const char *isa, const kern_table **out, weft_error *err);
 
-/* RoPE table, exact profile: cos and sin of pos * base^(-2i / rope_dim), angle in double, rounded
- * to f32 once. No libm. out: f32 [n_pos][rope_dim / 2][2]. Writes positions [pos0, pos0 + n_pos).
- */
-void kern_rope_table(double base, int32_t rope_dim, int32_t pos0, int32_t n_pos, float *out);
+/* RoPE table, exact profile: scale * cos and scale * sin of pos * freq[i], in double, rounded to f32
+ * once. No libm. freq: [n_pair]; out: f32 [n_pos][n_pair][2]. Writes positions [pos0, pos0 + n_pos). */
+void kern_rope_table(const double *freq, int32_t n_pair, double scale, int32_t pos0, int32_t n_pos,
+                     float *out);
 
 #endif
