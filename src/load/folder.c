@@ -1,6 +1,5 @@
 /* A folder as Hugging Face writes it: config.json, weights in model.safetensors or in the files that
  * model.safetensors.index.json names, and the files of the vocabulary (folder_vocab.c). */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,23 +28,31 @@ weft_status folder_file(load_model *m, const char *folder, const char *name, con
 
 /* ---- config.json ---- */
 
-static weft_status read_config(load_model *m, const char *folder, weft_error *err) {
+static weft_status no_config(const char *folder, weft_error *err) {
+    char text[300];
+    text_show(text_of(folder), text, sizeof text);
+    return error_set(err, WEFT_ERR_FILE,
+                     "cannot open %s: a directory without config.json, expected a GGUF file or a "
+                     "folder with config.json and " WEIGHTS,
+                     text);
+}
+
+static weft_status read_config(load_model *m, const char *folder, bool required, weft_error *err) {
     const char *path, *shown;
+    json_t *root = NULL;
     weft_status s = folder_file(m, folder, "config.json", &path, &shown, err);
     if (s != WEFT_OK) {
         return s;
     }
-    if (access(path, F_OK) != 0 && errno == ENOENT) {
-        char text[300];
-        text_show(text_of(folder), text, sizeof text);
-        return error_set(err, WEFT_ERR_FILE,
-                         "cannot open %s: a directory without config.json, expected a GGUF file or "
-                         "a folder with config.json and " WEIGHTS,
-                         text);
+    if (access(path, F_OK) == 0) {
+        s = json_read_file(path, shown, MAX_CONFIG_BYTES, &root, err);
+    } else if (required) {
+        return no_config(folder, err);
+    } else {
+        root = json_object();
     }
-    json_t *root;
-    if ((s = json_read_file(path, shown, MAX_CONFIG_BYTES, &root, err)) != WEFT_OK) {
-        return s;
+    if (root == NULL) {
+        return s != WEFT_OK ? s : error_set(err, WEFT_ERR_MEMORY, "no memory to open a model");
     }
     m->kind = LOAD_FOLDER;
     m->meta = &meta_json;
@@ -286,10 +293,10 @@ static weft_status read_weights(load_model *m, const char *folder, weft_error *e
     return has_single ? read_single(m, folder, err) : read_index(m, folder, err);
 }
 
-weft_status load_read_folder(load_model *m, const char *folder, weft_error *err) {
+weft_status load_read_folder(load_model *m, const char *folder, bool weights, weft_error *err) {
     weft_status s;
-    if ((s = read_config(m, folder, err)) != WEFT_OK ||
-        (s = read_weights(m, folder, err)) != WEFT_OK) {
+    if ((s = read_config(m, folder, weights, err)) != WEFT_OK ||
+        (s = weights ? read_weights(m, folder, err) : load_reserve_tensors(m, 0, err)) != WEFT_OK) {
         return s;
     }
     return load_read_folder_vocab(m, folder, err);

@@ -1,6 +1,5 @@
 /* The vocabulary of a folder: tokenizer.json as it is, the tokens that begin and end a text, the
  * chat template. Every file may be absent. */
-#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -76,6 +76,9 @@ typedef enum load_kind { LOAD_GGUF, LOAD_FOLDER } load_kind;
  * chat_template.jinja and tokenizer_config.json may be absent: then the vocabulary lacks what they
  * say. */
 weft_status load_open(const char *path, load_model **out, weft_error *err);
+/* Only the vocabulary: a folder's weights and config.json are not needed. A GGUF is opened as by
+ * load_open, which asks for no tensors. */
+weft_status load_open_vocab(const char *path, load_model **out, weft_error *err);
 /* A GGUF file's bytes in memory (borrowed, 8-byte aligned), for fuzzing. */
 weft_status load_open_memory(const void *data, size_t bytes, const char *name, load_model **out,
                              weft_error *err);

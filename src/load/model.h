@@ -64,8 +64,8 @@ weft_status load_read_gguf_memory(load_model *m, weft_error *err);
 
 /* ---- folder.c ---- */
 
-/* m from a folder, shown as m->shown_name. */
-weft_status load_read_folder(load_model *m, const char *folder, weft_error *err);
+/* m from a folder, shown as m->shown_name; without `weights`, config.json may be absent too. */
+weft_status load_read_folder(load_model *m, const char *folder, bool weights, weft_error *err);
 /* A file of the folder: its path, and how messages call it. */
 weft_status folder_file(load_model *m, const char *folder, const char *name, const char **path,
                         const char **shown, weft_error *err);

@@ -157,7 +157,8 @@ static const char *base_name(const char *path) {
 }
 
 /* `folder` ends without a slash, unless it is "/". */
-static weft_status open_folder(const char *folder, load_model **out, weft_error *err) {
+static weft_status open_folder(const char *folder, bool weights, load_model **out,
+                               weft_error *err) {
     const char *name = base_name(folder);
     char *resolved = NULL;
     if (name[0] == '\0' || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
@@ -167,7 +168,7 @@ static weft_status open_folder(const char *folder, load_model **out, weft_error 
     load_model *m;
     weft_status s = model_new(name, &m, err);
     free(resolved);
-    return s != WEFT_OK ? s : finish(m, load_read_folder(m, folder, err), out);
+    return s != WEFT_OK ? s : finish(m, load_read_folder(m, folder, weights, err), out);
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -189,7 +190,7 @@ static weft_status open_file(const char *path, load_model **out, weft_error *err
     return s != WEFT_OK ? s : finish(m, load_read_gguf(m, path, err), out);
 }
 
-weft_status load_open(const char *path, load_model **out, weft_error *err) {
+static weft_status open_path(const char *path, bool weights, load_model **out, weft_error *err) {
     struct stat st;
     bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     const char *base = base_name(path);
@@ -204,9 +205,17 @@ weft_status load_open(const char *path, load_model **out, weft_error *err) {
     if (folder == NULL) {
         return error_set(err, WEFT_ERR_MEMORY, "no memory to open a model");
     }
-    weft_status s = open_folder(folder, out, err);
+    weft_status s = open_folder(folder, weights, out, err);
     free(folder);
     return s;
+}
+
+weft_status load_open(const char *path, load_model **out, weft_error *err) {
+    return open_path(path, true, out, err);
+}
+
+weft_status load_open_vocab(const char *path, load_model **out, weft_error *err) {
+    return open_path(path, false, out, err);
 }
 
 static void unmap_part(const load_part *p) {

@@ -333,6 +333,24 @@ static void test_tokenizer(void **state) {
     refuses_file("tokenizer.json", "{\"\xC0\x80\": 1}", "not UTF-8", NULL);
 }
 
+/* A vocabulary needs no model around it. */
+static void test_vocab_alone(void **state) {
+    (void)state;
+    folder f = folder_new();
+    load_model *m = NULL;
+    folder_text(&f, "tokenizer.json", "{}");
+    folder_text(&f, "generation_config.json", "{\"eos_token_id\": 3}");
+    folder_refuses(&f, "config.json", NULL, NULL);
+    assert_int_equal(load_open_vocab(f.path, &m, NULL), WEFT_OK);
+    assert_int_equal(load_get_vocab(m)->tokenizer_json.bytes, 2);
+    assert_int_equal(load_get_vocab(m)->eos_ids[0], 3);
+    assert_int_equal(load_tensor_count(m), 0);
+    assert_null(load_find_tensor(m, "a"));
+    assert_false(load_has(m, "a"));
+    load_close(m);
+    folder_end(&f);
+}
+
 /* ---- memory ---- */
 
 /* Pages of files that count as this process's, in bytes. */
@@ -430,14 +448,14 @@ static void test_golden_tensor(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sound),         cmocka_unit_test(test_names),
-        cmocka_unit_test(test_sharded),       cmocka_unit_test(test_missing_files),
-        cmocka_unit_test(test_weights),       cmocka_unit_test(test_other_types),
-        cmocka_unit_test(test_index),         cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_specials),      cmocka_unit_test(test_bad_specials),
-        cmocka_unit_test(test_template),      cmocka_unit_test(test_tokenizer),
-        cmocka_unit_test(test_forget),        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_golden_tensor),
+        cmocka_unit_test(test_sound),       cmocka_unit_test(test_names),
+        cmocka_unit_test(test_sharded),     cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_weights),     cmocka_unit_test(test_other_types),
+        cmocka_unit_test(test_index),       cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_specials),    cmocka_unit_test(test_bad_specials),
+        cmocka_unit_test(test_template),    cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_vocab_alone), cmocka_unit_test(test_forget),
+        cmocka_unit_test(test_golden),      cmocka_unit_test(test_golden_tensor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
