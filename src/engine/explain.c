@@ -20,8 +20,11 @@ const char *const explain_move_text[EXPLAIN_N_MOVE] = {EXPLAIN_MOVE_TABLE(TEXT)}
     X(act_make)                                                                                    \
     X(reduce_norm)                                                                                 \
     X(softcap)                                                                                     \
+    X(route)                                                                                       \
+    X(moe_sum)                                                                                     \
     X(pick)                                                                                        \
     X(qk_rope)                                                                                     \
+    X(mla_rope)                                                                                    \
     X(kv_store)                                                                                    \
     X(kv_pack)                                                                                     \
     X(attn_fold)                                                                                   \
@@ -58,10 +61,24 @@ static void dry_swiglu(kern_dev *dev, const kern_swiglu *p) {
     dry_weight(dev, p->up, p->n_row, p->n_out, p->x.k);
 }
 
+/* Which experts a token goes to is not known: the most that can be read, each slot another one. */
+static void dry_experts(kern_dev *dev, const kern_experts *p) {
+    const dry_dev *d = (const dry_dev *)dev;
+    const kern_weight *w[3] = {p->gate, p->up, p->down};
+    int32_t n_slot = p->n_row * p->n_used;
+    int64_t n_read = n_slot < p->n_expert ? n_slot : p->n_expert;
+    for (int32_t i = 0; i < 3; i++) {
+        int32_t n_out = i < 2 ? p->n_in : w[i]->n_out, n_in = i < 2 ? w[i]->n_in : p->n_in;
+        d->work->linear_ops[kern_peak_of(w[i]->type)] += (int64_t)2 * n_slot * n_out * n_in;
+        d->work->weight_bytes += n_read * (int64_t)d->k->packed_bytes(w[i]->type, n_out, n_in);
+    }
+}
+
 static kern_table dry_table(const kern_table *k) {
     kern_table dry = *k;
     dry.linear = dry_linear;
     dry.swiglu = dry_swiglu;
+    dry.experts = dry_experts;
 #define DRY_SET(op) dry.op = dry_##op;
     DRY_OPERATIONS(DRY_SET)
 #undef DRY_SET
@@ -280,12 +297,12 @@ static weft_status rank_rows(explain *e, explain_rank *r, const batch_local *b, 
 
 /* The collectives of a step in the engine's order: layers, logits rows, results. */
 static weft_status rank_run(explain_rank *r, model_rank *m, const batch_local *b) {
-    model_step step = {b, (kern_mem){0}};
-    weft_status s = model_forward(m, &step);
+    model_step part = {b, (kern_mem){0}};
+    weft_status s = model_forward(m, &part);
     int64_t nodes = r->sent[EXPLAIN_NODES], nodes_in = r->received[EXPLAIN_NODES];
     for (int32_t first = 0; first < b->n_logit && s == WEFT_OK; first += MODEL_LOGIT_CHUNK) {
         int32_t left = b->n_logit - first;
-        s = model_logits(m, &step, first, left < MODEL_LOGIT_CHUNK ? left : MODEL_LOGIT_CHUNK,
+        s = model_logits(m, &part, first, left < MODEL_LOGIT_CHUNK ? left : MODEL_LOGIT_CHUNK,
                          NULL);
     }
     /* what the TP group gathered after the layers is logits */
@@ -298,7 +315,7 @@ static weft_status rank_run(explain_rank *r, model_rank *m, const batch_local *b
         bool samples = i % r->topo.sizes.tp == 0;
         bytes[i] = samples ? (size_t)b->logit_n[i / r->topo.sizes.tp] * sizeof(engine_result) : 0;
     }
-    return s == WEFT_OK ? m->comm->v->all_gather_v(m->comm, COMM_WORLD, step.block, bytes, at) : s;
+    return s == WEFT_OK ? m->comm->v->all_gather_v(m->comm, COMM_WORLD, part.block, bytes, at) : s;
 }
 
 static void rank_memory(const explain *e, explain_rank *r, const batch_builder *b) {

@@ -162,15 +162,18 @@ typedef struct kern_reduce_norm {
  * A token goes to n_used of n_expert experts; a (token, chosen expert) pair is a slot. The slots of
  * a token stand in ascending order of expert id, and its outputs are summed in that order (N8). */
 
-/* Router logits -> slots. All f32, plain loops; exp is exact_exp_neg, sums ascend over expert ids,
- * ties go to the lower id.
- *   SOFTMAX   s = exp(l - max) / sum over all experts; the n_used largest s; renorm: s / sum of the
- *             chosen
- *   CHOSEN    the n_used largest l; s = softmax over the chosen alone
- *   SIGMOID   s = exact_sigmoid(l); chosen by s + correction, among the n_group_used groups of
- *             n_expert / n_group experts whose two best (s + correction) have the largest sum;
- *             renorm: s / (sum of the chosen + 1e-20)
- * n_group > 1 with SOFTMAX: groups are chosen by their largest s. Then s * scale. */
+enum { KERN_MAX_EXPERT = 1024 };
+
+/* Router logits -> slots. All f32, one rounding at a time; exp is exact_exp_neg, sums ascend over
+ * expert ids from +0, ties go to the lower id.
+ *   SOFTMAX   s = exp(l - max) / sum over all experts; chosen by s; renorm: s / sum of the chosen
+ *   CHOSEN    chosen by l; s = softmax over the chosen alone (renorm changes nothing)
+ *   SIGMOID   s = exact_sigmoid(l); chosen by s; renorm: s / (sum of the chosen + 1e-20)
+ * Chosen are the n_used largest, by s (l) + correction where there is one, which changes the choice
+ * and not the weight. With n_group > 1 groups of n_expert / n_group neighbours the n_group_used best
+ * groups are chosen first, by their largest number, with SIGMOID by the sum of their two largest; then
+ * n_used <= n_group_used * n_expert / n_group. Then s * scale.
+ * A NaN is chosen after every number; a weight that is one is the one NaN. */
 typedef enum kern_route_kind {
     KERN_ROUTE_SOFTMAX,
     KERN_ROUTE_CHOSEN,
@@ -183,28 +186,33 @@ typedef struct kern_route {
     int32_t n_row, n_expert, n_used, n_group, n_group_used;
     kern_mem logits;     /* f32 [n_row][n_expert] */
     kern_mem correction; /* f32 [n_expert] or 0 */
-    kern_mem expert;     /* out: i32 [n_row][n_used] ascending */
+    kern_mem expert;     /* out: i32 [n_row][n_used], ascending in a row */
     kern_mem weight;     /* out: f32 [n_row][n_used] */
 } kern_route;
 
-/* The slots through their experts: inner[slot] = rule(gate . x, up . x) (biases added first), then
- * the leaves of down over columns [in0, in0 + n_in) walked by `tree`: node e of slot i goes to
- * nodes + e * node_bytes + i * hidden * 4. Weights are stacked: expert e has the rows
- * [e n_out, (e + 1) n_out). An expert without tokens costs nothing. */
+/* The slots through their experts: inner = rule(gate . x, up . x) (biases added first), then the
+ * leaves of down over columns [in0, in0 + n_in) walked by `tree`: node e of slot i goes to
+ * nodes + e * node_bytes + i * hidden * 4. An expert without tokens costs nothing; no expert stands
+ * twice in a row's slots. A row's bits depend on that row alone.
+ * Each weight has the shape of one expert and the data of expert 0; the others follow, each packed by
+ * itself (panels are not shared): expert e lies at data + e * packed_bytes(type, n_out, n_in).
+ * gate and up may differ in type from down, and from each other when x has both forms. */
 typedef struct kern_experts {
     kern_act x; /* [n_row] rows, k = hidden */
     int32_t n_row, n_expert, n_used;
-    kern_mem expert; /* i32 [n_row][n_used] */
-    const kern_weight *gate, *up,
-        *down;                   /* [n_expert * ffn][hidden], twice; [n_expert * hidden][ffn] */
+    kern_mem expert; /* i32 [n_row][n_used], as kern_route gave them */
+    /* [ffn][hidden] twice, [hidden][ffn]; ffn of the whole model */
+    const kern_weight *gate, *up, *down;
     kern_mem gate_bias, up_bias; /* f32 [n_expert][ffn] or 0 */
-    int32_t ffn;                 /* of the whole model */
     kern_glu_rule rule;
-    int32_t in0, n_in; /* this rank's columns of ffn */
+    /* This rank's columns of ffn; in0 is a multiple of the panel. n_in 0: nothing is done. */
+    int32_t in0, n_in;
     const tree_prog *tree;
     int32_t leaf_in;
-    kern_act inner; /* scratch: [n_row * n_used] rows, k = n_in */
-    kern_mem order; /* scratch: i32 [n_row * n_used + n_expert + 1] */
+    /* Scratch, [n_row * n_used] rows by expert: of x, k = hidden, in the forms that gate and up read;
+     * of inner, k = n_in, in the form that down reads. */
+    kern_act sorted, inner;
+    kern_mem order; /* scratch: i32 [n_row * n_used + n_expert] */
     kern_mem nodes;
     size_t node_bytes;
 } kern_experts;
@@ -395,6 +403,9 @@ typedef struct kern_table {
     void (*act_make)(kern_dev *dev, const kern_act_make *p);
     void (*reduce_norm)(kern_dev *dev, const kern_reduce_norm *p);
     void (*softcap)(kern_dev *dev, const kern_softcap *p);
+    void (*route)(kern_dev *dev, const kern_route *p);
+    void (*experts)(kern_dev *dev, const kern_experts *p);
+    void (*moe_sum)(kern_dev *dev, const kern_moe_sum *p);
     void (*pick)(kern_dev *dev, const kern_pick *p);
     void (*qk_rope)(kern_dev *dev, const kern_qk_rope *p);
     void (*mla_rope)(kern_dev *dev, const kern_mla_rope *p);

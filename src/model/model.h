@@ -87,8 +87,9 @@ typedef struct model_rank {
     kern_mem absorbed;               /* f32 [tok_cap][heads][latent] */
     /* experts */
     kern_mem router, expert, weight, order,
-        moe;        /* logits; slots; their weights; scratch; the sum */
-    kern_act slots; /* [tok_cap * n_used] rows of the experts' inner width */
+        moe;         /* logits; slots; their weights; scratch; the sum */
+    kern_act sorted; /* the normed rows, by expert */
+    kern_act slots;  /* [tok_cap * n_used] rows of the experts' inner width */
     /* per-layer inputs */
     kern_mem ple, ple_part; /* f32 [tok_cap][n_layer * ple]; projections */
     kern_act ple_gate;      /* [tok_cap] rows of ple */

@@ -145,8 +145,10 @@ static void moe_add(model_rank *r, kern_memory *plan) {
     floats_add(plan, "router logits", &r->router, rows, (size_t)c->moe.n_expert);
     kern_memory_add(plan, "chosen experts", slots * sizeof(int32_t), &r->expert);
     floats_add(plan, "their weights", &r->weight, slots, 1);
-    kern_memory_add(plan, "order of experts",
-                    (slots + (size_t)c->moe.n_expert + 1) * sizeof(int32_t), &r->order);
+    kern_memory_add(plan, "order of experts", (slots + (size_t)c->moe.n_expert) * sizeof(int32_t),
+                    &r->order);
+    act_add(plan, "rows by expert", &r->sorted, c->hidden, slots,
+            FORM(r->w, MODEL_EXPERT_GATE, MODEL_EXPERT_UP));
     act_add(plan, "expert rows", &r->slots, c->moe.ffn / r->topo->sizes.tp, slots,
             FORM(r->w, MODEL_EXPERT_DOWN));
     floats_add(plan, "experts' sum", &r->moe, rows, (size_t)c->hidden);
