@@ -41,7 +41,8 @@ weft_status weft_model_open(const char *path, weft_model **out, weft_error *err)
                                 .ffn = c->ffn,
                                 .context_length = c->context_length,
                                 .n_parameter = parameter_count(m->desc->file),
-                                .file_bytes = load_file_bytes(m->desc->file)};
+                                .file_bytes = load_file_bytes(m->desc->file),
+                                .has_text = tok_has_text(m->tok)};
     *out = m;
     return WEFT_OK;
 }

@@ -171,7 +171,7 @@ static void check_member(model_reader *r, int32_t i) {
     bool off = load_value_number(r->file, i, &value) && value == 0; /* false is off as well */
     char text[16];
     load_value_text(r->file, i, text, sizeof text);
-    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 || strcmp(text, "[]") == 0)
+    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 || strncmp(text, "0 x ", 4) == 0)
         return;
     r->status = load_refuse(r->file, key, "no such key", r->err);
 }

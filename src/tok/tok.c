@@ -38,8 +38,8 @@ static weft_status check_vocab(const load_vocab *vocab, weft_error *err) {
     const struct {
         const char *key;
         int32_t id;
-    } ids[] = {{"bos", vocab->bos}, {"eos", vocab->eos}, {"eot", vocab->eot}};
-    for (int i = 0; i < 3; i++) {
+    } ids[] = {{"bos", vocab->bos}, {"eos", vocab->n_eos > 0 ? vocab->eos_ids[0] : -1}};
+    for (int i = 0; i < 2; i++) {
         if (ids[i].id >= vocab->n_token) {
             return error_set(err, WEFT_ERR_FILE,
                              "tokenizer.ggml.%s_token_id is %d; the vocabulary has %d tokens",
@@ -55,14 +55,18 @@ static weft_status mark_ends(tok *t, const load_vocab *vocab, weft_error *err) {
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d tokens", vocab->n_token);
     }
     for (int32_t id = 0; id < vocab->n_token; id++) {
-        t->end[id] = id == vocab->eos || id == vocab->eot ||
-                     (is_control(vocab->type[id]) && has_end_name(vocab->token[id]));
+        bool listed = false;
+        for (int32_t k = 0; k < vocab->n_eos; k++) {
+            listed |= id == vocab->eos_ids[k];
+        }
+        t->end[id] = listed || (is_control(vocab->type[id]) && has_end_name(vocab->token[id]));
     }
     return WEFT_OK;
 }
 
 weft_status tok_create(const load_vocab *vocab, tok **out, weft_error *err) {
-    weft_status status = check_vocab(vocab, err);
+    bool none = vocab->model == NULL && vocab->tokenizer_json.data == NULL;
+    weft_status status = none ? WEFT_OK : check_vocab(vocab, err);
     if (status != WEFT_OK) {
         return status;
     }
@@ -73,8 +77,12 @@ weft_status tok_create(const load_vocab *vocab, tok **out, weft_error *err) {
     t->type = vocab->type;
     t->n_token = vocab->n_token;
     t->bos = vocab->bos >= 0 ? vocab->bos : -1;
-    t->eos = vocab->eos >= 0 ? vocab->eos : -1;
+    t->eos = vocab->n_eos > 0 ? vocab->eos_ids[0] : -1;
     t->add_bos = vocab->add_bos;
+    if (none) {
+        *out = t;
+        return WEFT_OK;
+    }
     if ((status = pretok_open(vocab->pre, &t->pretok, err)) != WEFT_OK ||
         (status = bpe_open(vocab, &t->bpe, err)) != WEFT_OK ||
         (status = special_set_open(vocab, false, &t->user, err)) != WEFT_OK ||
@@ -164,6 +172,9 @@ static weft_status encode_all(encode_run *run, const char *text, size_t bytes, b
 
 weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool special, int32_t **ids,
                        size_t *n, weft_error *err) {
+    if (!tok_has_text(t)) {
+        return error_set(err, WEFT_ERR_USAGE, "the model has no tokenizer.json: prompts are ids");
+    }
     if (bytes > MOST_TEXT_BYTES) {
         return error_set(err, WEFT_ERR_TOO_LONG, "the text has %zu bytes; at most %zu", bytes,
                          MOST_TEXT_BYTES);
@@ -198,6 +209,10 @@ weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool specia
 
 static bool in_vocab(const tok *t, int32_t id) {
     return id >= 0 && id < t->n_token;
+}
+
+bool tok_has_text(const tok *t) {
+    return t->bpe != NULL;
 }
 
 int32_t tok_vocab_size(const tok *t) {
