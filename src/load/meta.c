@@ -33,19 +33,22 @@ static weft_status missing(const char *key, const char *expected, weft_error *er
     return error_set(err, WEFT_ERR_FILE, "%s is missing, expected %s", key, expected);
 }
 
-/* "KEY[E] is VALUE (TYPE)", e < 0: without the entry. */
-static weft_status wrong_type(const load_model *m, const char *key, int32_t i, int32_t e,
-                              const char *expected, weft_error *err) {
+/* "KEY[E] is VALUE (TYPE)", e < 0: without the entry, type NULL: without the type. */
+static weft_status wrong(const load_model *m, const char *key, int32_t i, int32_t e,
+                         const char *type, const char *expected, weft_error *err) {
     char text[SHOWN_BYTES], entry[16] = "";
     m->meta->text(m, i, e, text, sizeof text);
     if (e >= 0) {
         snprintf(entry, sizeof entry, "[%d]", e);
     }
-    meta_value v = m->meta->value(m, i, e);
-    const char *type = v.type != NULL ? v.type : "";
-    return error_set_at(err, WEFT_ERR_FILE, v.offset, "%s%s is %s%s%s%s, expected %s", key, entry,
-                        text, type[0] != '\0' ? " (" : "", type, type[0] != '\0' ? ")" : "",
-                        expected);
+    return error_set_at(err, WEFT_ERR_FILE, m->meta->value(m, i, e).offset,
+                        "%s%s is %s%s%s%s, expected %s", key, entry, text, type != NULL ? " (" : "",
+                        type != NULL ? type : "", type != NULL ? ")" : "", expected);
+}
+
+static weft_status wrong_type(const load_model *m, const char *key, int32_t i, int32_t e,
+                              const char *expected, weft_error *err) {
+    return wrong(m, key, i, e, m->meta->value(m, i, e).type, expected, err);
 }
 
 static weft_status check_int(const load_model *m, const char *key, int32_t i, int32_t e, int32_t lo,
@@ -56,8 +59,11 @@ static weft_status check_int(const load_model *m, const char *key, int32_t i, in
     }
     if (v.i < lo || v.i > hi) {
         char range[40];
-        snprintf(range, sizeof range, "%d to %d", lo, hi);
-        return wrong_type(m, key, i, e, range, err);
+        int n = snprintf(range, sizeof range, "%d", lo);
+        if (hi > lo) {
+            snprintf(range + n, sizeof range - (size_t)n, " to %d", hi);
+        }
+        return wrong(m, key, i, e, NULL, range, err);
     }
     *out = (int32_t)v.i;
     return WEFT_OK;
@@ -99,7 +105,7 @@ weft_status load_get_real(const load_model *m, const char *key, bool required, d
     if (!(r >= lo && r <= hi)) {
         char range[80];
         snprintf(range, sizeof range, "%g to %g", lo, hi);
-        return wrong_type(m, key, at, -1, range, err);
+        return wrong(m, key, at, -1, NULL, range, err);
     }
     *out = r;
     return WEFT_OK;

@@ -145,8 +145,43 @@ bool read_windows(model_reader *r, bool *windowed) {
 
 enum { MAX_SIZE = 1 << 20 }; /* of a layer count, a head count or a width */
 
+/* The source's own name of a value, for messages. */
+static const char *name_of(const model_reader *r, const char *folder, const char *gguf,
+                           char out[KEY_BYTES]) {
+    if (r->folder)
+        return folder;
+    snprintf(out, KEY_BYTES, "%s.%s", r->c->architecture, gguf);
+    return out;
+}
+
+static void check_heads(model_reader *r, const model_layer *l, int32_t key, int32_t value) {
+    char a[KEY_BYTES], b[KEY_BYTES], c[KEY_BYTES];
+    const char *heads = name_of(r, "num_attention_heads", "attention.head_count", a);
+    const char *width = name_of(r, "head_dim", "attention.key_length", b);
+    if (l->n_head % l->n_kv_head != 0)
+        read_fail(r, "%s %d does not divide %s %d",
+                  name_of(r, "num_key_value_heads", "attention.head_count_kv", c), l->n_kv_head,
+                  heads, l->n_head);
+    else if ((key == 0 || value == 0) && r->c->hidden % l->n_head != 0)
+        read_fail(r, "%s %d does not divide %s %d, and %s does not say how wide a head is", heads,
+                  l->n_head, name_of(r, "hidden_size", "embedding_length", c), r->c->hidden, width);
+}
+
+static void check_widths(model_reader *r, const model_layer *l, int32_t key, int32_t value) {
+    char a[KEY_BYTES], b[KEY_BYTES];
+    const char *heads = name_of(r, "num_attention_heads", "attention.head_count", a);
+    const char *width = name_of(r, "head_dim", "attention.key_length", b);
+    if (key != value)
+        read_fail(r, "%s is %d and %s.attention.value_length %d, expected them equal", width, key,
+                  r->c->architecture, value);
+    else if (key % 2 != 0)
+        read_fail(r, "%s is %d, expected an even number", width, key);
+    else if ((int64_t)l->n_head * key > INT32_MAX / 4)
+        read_fail(r, "%s %d heads of %s %d: expected at most %d in all", heads, l->n_head, width,
+                  key, INT32_MAX / 4);
+}
+
 static void read_heads(model_reader *r, model_layer *l) {
-    int32_t hidden = r->c->hidden;
     l->n_head = read_int(r, "num_attention_heads", "attention.head_count", 1, MAX_SIZE, READ_MUST);
     l->n_kv_head = read_int(r, "num_key_value_heads", "attention.head_count_kv", 1, MAX_SIZE,
                             l->n_head); /* what both sources say for an absent key */
@@ -154,32 +189,16 @@ static void read_heads(model_reader *r, model_layer *l) {
     int32_t value = read_int(r, NULL, "attention.value_length", 1, MAX_SIZE, key);
     if (r->status != WEFT_OK)
         return;
-    if (l->n_head % l->n_kv_head != 0)
-        read_fail(r, "%d KV heads (%s) do not divide %d query heads (%s)", l->n_kv_head,
-                  r->folder ? "num_key_value_heads" : "attention.head_count_kv", l->n_head,
-                  r->folder ? "num_attention_heads" : "attention.head_count");
-    if ((key == 0 || value == 0) && hidden % l->n_head != 0)
-        read_fail(
-            r,
-            "%d heads (%s) do not divide the width %d (%s), and %s does not say how wide a head is",
-            l->n_head, r->folder ? "num_attention_heads" : "attention.head_count", hidden,
-            r->folder ? "hidden_size" : "embedding_length",
-            r->folder ? "head_dim" : "attention.key_length");
-    key = key != 0 ? key : hidden / l->n_head;
-    value = value != 0 ? value : hidden / l->n_head;
-    if (key != value || key % 2 != 0)
-        read_fail(r,
-                  "attention.key_length is %d and attention.value_length %d, expected them equal "
-                  "and even",
-                  key, value);
-    if ((int64_t)l->n_head * key > INT32_MAX / 4)
-        read_fail(r, "%d heads (%s) of %d: expected at most %d in all", l->n_head,
-                  r->folder ? "num_attention_heads" : "attention.head_count", key, INT32_MAX / 4);
+    check_heads(r, l, key, value);
+    key = key != 0 ? key : r->c->hidden / l->n_head;
+    value = value != 0 ? value : r->c->hidden / l->n_head;
+    check_widths(r, l, key, value);
     l->head_dim = l->value_dim = key;
     l->rope_dim = read_int(r, NULL, "rope.dimension_count", 2, key, key);
     if (l->rope_dim % 2 != 0)
-        read_fail(r, "rope.dimension_count %d: expected an even number from 2 to the head size %d",
-                  l->rope_dim, key);
+        read_fail(r,
+                  "%s.rope.dimension_count %d: expected an even number from 2 to the head size %d",
+                  r->c->architecture, l->rope_dim, key);
     l->scale = 1.0f / sqrtf((float)key);
 }
 

@@ -52,6 +52,7 @@ static void test_ints(void **state) {
     int_is(m, "power", 10000);
     int_is(m, "rope.theta", 500000);
     int_fails(m, "hidden_size", 1, 100, "hidden_size is 144, expected 1 to 100");
+    int_fails(m, "hidden_size", 3, 3, "hidden_size is 144, expected 3");
     int_fails(m, "half", 0, 9, "half is 0.5, expected an integer");
     int_fails(m, "large", 0, INT32_MAX, "large is 3000000000, expected 0 to 2147483647");
     int_fails(m, "tie", 0, 9, "tie is true, expected an integer");
@@ -280,13 +281,10 @@ static void test_gguf_ints(void **state) {
         load_close(m);
         free(bytes);
         m = with_key(types[i].type, &all, types[i].bytes, &bytes);
-        static const char *const names[] = {"UINT8", "INT8", "UINT16", "INT16", "UINT32", "INT32",
-                                            "",      "",     "",       "",      "UINT64", "INT64"};
-        snprintf(text, sizeof text, "x is %s (%s), expected 6 to 9", types[i].all_ones,
-                 names[types[i].type]);
+        snprintf(text, sizeof text, "x is %s, expected 6 to 9", types[i].all_ones);
         int_fails(m, "x", 6, 9, text);
         if (types[i].type == 10) { /* not -1 */
-            int_fails(m, "x", -5, 9, "x is 18446744073709551615 (UINT64), expected -5 to 9");
+            int_fails(m, "x", -5, 9, "x is 18446744073709551615, expected -5 to 9");
         }
         load_close(m);
         free(bytes);
@@ -348,7 +346,7 @@ static void test_gguf_arrays(void **state) {
     assert_int_equal(load_array_int(m, "x", 0, 0, 9, &n, &err), WEFT_OK);
     assert_int_equal(n, 5);
     assert_int_equal(load_array_int(m, "x", 1, 0, 9, &n, &err), WEFT_ERR_FILE);
-    assert_string_equal(err.text, "x[1] is -2 (INT16), expected 0 to 9");
+    assert_string_equal(err.text, "x[1] is -2, expected 0 to 9");
     assert_true(err.offset > 0);
     load_close(m);
     free(bytes);
