@@ -34,10 +34,11 @@ typedef struct kern_weight {
 /* ---- activations: the input of linear layers ----
  * f32 form: [row][k] floats. q8 form, for quantised weights, one record per row of
  * kern_act_q8_bytes(k) bytes:
- *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i16 sum[k/32][2]      (k multiple of 32; record
+ *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i16 sum[k/32][2][2]      (k multiple of 32; record
  *   padded to 64 bytes)
- * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), sum = exact
- * integer sums of q over the block's halves, xs = dx * (float)(sum[0] + sum[1]).
+ * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), xs = dx *
+ * (float)(sum of q). sum[h][l]: exact integer sum of those q[i] of the block's half h = i / 16 with
+ * i / 2 % 2 = l, which are what the int16 lanes of a dot product add.
  * sum(x q) in 16 lanes: fma(x[i + 16], q[i + 16], x[i] * q[i]), then the fold; sum(q q) is exact.
  * amax 0: all zero.
  * A producer writes the forms whose memory is not 0. */
@@ -46,7 +47,7 @@ typedef struct kern_act {
     kern_mem f32, q8;
 } kern_act;
 static inline size_t kern_act_q8_bytes(int32_t k) {
-    return ((size_t)k + (size_t)(k / 32) * 12 + 63) / 64 * 64;
+    return ((size_t)k + (size_t)(k / 32) * 16 + 63) / 64 * 64;
 }
 
 /* y_part[row][o] = sum_k W[out0 + o][in0 + k] x[row][k], o in [0, n_out), k in [0, n_in); one pass

@@ -101,6 +101,10 @@ HALVES_1(_mm512_moveldup_ps, __m512, __m512, _mm256_moveldup_ps)
 HALVES_2(_mm512_add_epi16, __m512i, __m512i, _mm256_add_epi16)
 #define _mm512_add_epi32 emulated_add_epi32
 HALVES_2(_mm512_add_epi32, __m512i, __m512i, _mm256_add_epi32)
+#define _mm512_sub_epi16 emulated_sub_epi16
+HALVES_2(_mm512_sub_epi16, __m512i, __m512i, _mm256_sub_epi16)
+#define _mm512_mullo_epi16 emulated_mullo_epi16
+HALVES_2(_mm512_mullo_epi16, __m512i, __m512i, _mm256_mullo_epi16)
 #define _mm512_sub_epi32 emulated_sub_epi32
 HALVES_2(_mm512_sub_epi32, __m512i, __m512i, _mm256_sub_epi32)
 #define _mm512_mullo_epi32 emulated_mullo_epi32

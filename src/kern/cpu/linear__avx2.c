@@ -4,16 +4,16 @@
  * side by side changes no sum. Two ways to an exact integer dot without VNNI, both of one group of
  * 32 or 16 values, in quads of 4:
  *
- *   short levels   VPMADDUBSW: level x int8, two products added in int16, 2 * most * 127 in size at
- *                  most. As long as n * most <= 129, n quads are added in int16: 8 of 4-bit codes, 4
- *                  of 5-bit ones, 2 of 6-bit ones. One VPMADDWD by ones then gives int32.
+ *   short levels   VPMADDUBSW: level x int8, two products added in int16, and the quads of a group
+ *                  added in int16 too; bias * sum(q) is subtracted there, so that the end fits
+ *                  (cpu_short_bias). One VPMADDWD by ones then gives int32.
  *   bytes          a product of two bytes needs all of int16, so both sides are widened first: even
  *                  and odd bytes of a dword become two vectors of int16, VPMADDWD adds pairs in int32.
  *
  *   dword of output n:   byte  0    1    2    3       even: (k0, k2)   odd: (k1, k3)
  *                              k0   k1   k2   k3      the row's codes are taken apart in the same way
  *
- * Levels are unsigned with an offset, which is undone by -offset * sum(q). */
+ * Levels are unsigned with an offset, which is undone by sums of q. */
 #include <immintrin.h>
 
 #include "kern/cpu/norm__avx2.h"
@@ -107,33 +107,53 @@ INLINE int nth_quad(const dtype type, const int g, const int i) {
     return block_forms[type].group == CPU_BLOCK ? i / 2 + i % 2 * 4 : 4 * g + i;
 }
 
-/* isum = the dots of group g; x: the rows' codes of the block. */
+/* Sums of a row's codes over group g, one for each int16 lane of a dword; at: the block's sums. */
+INLINE __m256i lane_sums(const dtype type, const int g, const uint8_t *at) {
+    if (block_forms[type].group == CPU_BLOCK)
+        return _mm256_add_epi16(broadcast_dword(at), broadcast_dword(at + 4));
+    return broadcast_dword(at + 4 * g);
+}
+
+/* isum = the dots of group g; x: the rows' codes of the block, x_sum: their sums. */
 INLINE void dot_short(isums isum, const dtype type, const int g, const uint8_t *w,
-                      size_t panel_bytes, const uint8_t *x, size_t x_stride, const int n_row,
-                      const int n_vec) {
-    const int n_quad = block_forms[type].group / 4, run = 129 / block_forms[type].most;
-    const __m256i ones = _mm256_set1_epi16(1);
-    isums sum16;
+                      size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
+                      const int n_row, const int n_vec) {
+    const int bias = cpu_short_bias(type), offset = block_forms[type].offset;
 #pragma GCC unroll 8
-    for (int i = 0; i < n_quad; i++) {
-        const bool last = i % run == run - 1 || i == n_quad - 1;
+    for (int i = 0; i < block_forms[type].group / 4; i++) {
         __m256i level[VECS];
 #pragma GCC unroll 8
         for (int v = 0; v < n_vec; v++)
             level[v] = load_levels(type, w, panel_bytes, nth_quad(type, g, i), v);
 #pragma GCC unroll 8
         for (int r = 0; r < n_row; r++) {
-            __m256i q = broadcast_dword(x + (size_t)r * x_stride + 4 * nth_quad(type, g, i));
+            const uint8_t *row = x + (size_t)r * x_stride;
+            __m256i q = broadcast_dword(row + 4 * nth_quad(type, g, i)), undo = q;
+            if (i == 0 && bias)
+                undo = _mm256_mullo_epi16(lane_sums(type, g, x_sum + (size_t)r * x_stride),
+                                          _mm256_set1_epi16((int16_t)bias));
 #pragma GCC unroll 8
             for (int v = 0; v < n_vec; v++) {
                 __m256i pairs = _mm256_maddubs_epi16(level[v], q);
-                sum16[r][v] = i % run == 0 ? pairs : _mm256_add_epi16(sum16[r][v], pairs);
-                settle(&sum16[r][v]);
-                if (last) {
-                    __m256i sum32 = _mm256_madd_epi16(sum16[r][v], ones);
-                    isum[r][v] = i < run ? sum32 : _mm256_add_epi32(isum[r][v], sum32);
-                }
+                if (i > 0)
+                    isum[r][v] = _mm256_add_epi16(isum[r][v], pairs);
+                else
+                    isum[r][v] = bias ? _mm256_sub_epi16(pairs, undo) : pairs;
+                settle(&isum[r][v]);
             }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        __m256i back = _mm256_setzero_si256();
+        if (bias != offset)
+            back = _mm256_madd_epi16(lane_sums(type, g, x_sum + (size_t)r * x_stride),
+                                     _mm256_set1_epi16((int16_t)(bias - offset)));
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++) {
+            isum[r][v] = _mm256_madd_epi16(isum[r][v], _mm256_set1_epi16(1));
+            if (bias != offset)
+                isum[r][v] = _mm256_add_epi32(isum[r][v], back);
         }
     }
 }
@@ -167,10 +187,13 @@ INLINE void add_halves(isums isum, const __m256i *w, int16_t wide[ROWS][2][16], 
 }
 
 INLINE void dot_bytes(isums isum, const dtype type, const uint8_t *w, size_t panel_bytes,
-                      const uint8_t *x, size_t x_stride, const int n_row, const int n_vec) {
+                      const uint8_t *x, const uint8_t *x_sum, size_t x_stride, const int n_row,
+                      const int n_vec) {
     _Alignas(32) int16_t wide[ROWS][2][16];
     const __m256i low = _mm256_set1_epi16(255);
+    const __m256i undo = _mm256_set1_epi16(-(int16_t)block_forms[type].offset);
     widen_rows(wide, x, x_stride, n_row);
+    __asm__("" : "+m"(wide)); /* left alone, gcc keeps it in registers and shuffles */
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         const int quad = nth_quad(type, 0, i);
@@ -183,6 +206,14 @@ INLINE void dot_bytes(isums isum, const dtype type, const uint8_t *w, size_t pan
         for (int v = 0; v < n_vec; v++)
             half[v] = _mm256_srli_epi16(load_levels(type, w, panel_bytes, quad, v), 8);
         add_halves(isum, half, wide, 1, quad, false, n_row, n_vec);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        __m256i sum = lane_sums(type, 0, x_sum + (size_t)r * x_stride);
+        __m256i start = _mm256_madd_epi16(sum, undo);
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++)
+            isum[r][v] = _mm256_add_epi32(isum[r][v], start);
     }
 }
 
@@ -247,23 +278,19 @@ INLINE void prefetch(const uint8_t *at, size_t panel_bytes, int bytes, const int
 }
 
 /* What multiplies the minimum of group g: a row's xs, or dx * sum of a half of the block. */
-INLINE __m256 row_xs(const dtype type, const int g, const uint8_t *xs, __m256 dx, __m256i halves) {
+INLINE __m256 row_xs(const dtype type, const int g, const uint8_t *xs, const uint8_t *sum,
+                     __m256 dx) {
     if (block_forms[type].group == CPU_BLOCK)
         return broadcast(xs);
-    __m256i low = _mm256_slli_epi32(halves, 16);
-    return _mm256_mul_ps(dx, _mm256_cvtepi32_ps(_mm256_srai_epi32(g ? halves : low, 16)));
+    __m256i exact = _mm256_madd_epi16(lane_sums(type, g, sum), _mm256_set1_epi16(1));
+    return _mm256_mul_ps(dx, _mm256_cvtepi32_ps(exact));
 }
 
-/* acc += (scale dx) isum, then with a minimum acc += minimum xs. x_dx points to dx of row 0; xs and
- * the pair of sums lie `plane` bytes further on each. */
+/* acc += (scale dx) isum, then with a minimum acc += minimum xs. x_dx points to dx of row 0; xs lie
+ * `plane` bytes further on. */
 INLINE void scale_group(sums acc, isums isum, const dtype type, const int g, const uint8_t *head,
                         const uint8_t *part, size_t panel_bytes, const uint8_t *x_dx, size_t plane,
-                        size_t x_stride, const int n_row, const int n_vec) {
-    const block_form f = block_forms[type];
-    /* int16 pairs: what the sums of the block's halves are multiplied by */
-    const int32_t low = f.group == CPU_BLOCK || g == 0 ? (uint16_t)-f.offset : 0;
-    const int32_t high = f.group == CPU_BLOCK || g == 1 ? -f.offset * 65536 : 0;
-    const __m256i undo = _mm256_set1_epi32(low | high);
+                        const uint8_t *x_sum, size_t x_stride, const int n_row, const int n_vec) {
     __m256 d[VECS], m[VECS];
 #pragma GCC unroll 8
     for (int v = 0; v < n_vec; v++) {
@@ -272,16 +299,14 @@ INLINE void scale_group(sums acc, isums isum, const dtype type, const int g, con
     }
 #pragma GCC unroll 8
     for (int r = 0; r < n_row; r++) {
-        const uint8_t *at = x_dx + (size_t)r * x_stride;
-        __m256 dx = broadcast(at);
-        __m256i halves = broadcast_dword(at + 2 * plane);
-        __m256i start = _mm256_madd_epi16(halves, undo);
-        __m256 xs = row_xs(type, g, at + plane, dx, halves);
+        const size_t row = (size_t)r * x_stride;
+        __m256 dx = broadcast(x_dx + row), xs = dx;
+        if (has_minimum(type))
+            xs = row_xs(type, g, x_dx + row + plane, x_sum + row, dx);
 #pragma GCC unroll 8
         for (int v = 0; v < n_vec; v++) {
-            __m256i exact = f.offset ? _mm256_add_epi32(isum[r][v], start) : isum[r][v];
-            acc[r][v] =
-                _mm256_fmadd_ps(_mm256_mul_ps(d[v], dx), _mm256_cvtepi32_ps(exact), acc[r][v]);
+            __m256 dot = _mm256_cvtepi32_ps(isum[r][v]);
+            acc[r][v] = _mm256_fmadd_ps(_mm256_mul_ps(d[v], dx), dot, acc[r][v]);
             if (has_minimum(type))
                 acc[r][v] = _mm256_fmadd_ps(m[v], xs, acc[r][v]);
         }
@@ -297,6 +322,7 @@ INLINE void piece_quantised(const piece *p, const dtype type, const int n_row, c
     const size_t w_b0 = (size_t)l->k0 / CPU_BLOCK, x_b0 = (size_t)l->x_k0 / CPU_BLOCK;
     const uint8_t *w = p->w + w_b0 * quant_bytes, *scales = p->w + l->scale_at;
     const uint8_t *x = p->x + l->x_k0, *x_dx = p->x + l->x_k + x_b0 * 4;
+    const uint8_t *x_sum = p->x + l->x_k + 2 * plane + x_b0 * 8;
     int32_t fetch = l->fetch_first;
     sums acc;
     clear_sums(acc, n_row, n_vec);
@@ -314,15 +340,17 @@ INLINE void piece_quantised(const piece *p, const dtype type, const int n_row, c
 #pragma GCC unroll 2
         for (int g = 0; g < CPU_BLOCK / block_forms[type].group; g++) {
             isums isum;
-            if (129 / block_forms[type].most < 1)
-                dot_bytes(isum, type, w, pb, x, stride, n_row, n_vec);
+            if (cpu_is_short(type))
+                dot_short(isum, type, g, w, pb, x, x_sum, stride, n_row, n_vec);
             else
-                dot_short(isum, type, g, w, pb, x, stride, n_row, n_vec);
-            scale_group(acc, isum, type, g, head, part, pb, x_dx, plane, stride, n_row, n_vec);
+                dot_bytes(isum, type, w, pb, x, x_sum, stride, n_row, n_vec);
+            scale_group(acc, isum, type, g, head, part, pb, x_dx, plane, x_sum, stride, n_row,
+                        n_vec);
         }
         w += quant_bytes;
         x += CPU_BLOCK;
         x_dx += 4;
+        x_sum += 8;
     }
     store_sums(p, acc, n_row, n_vec);
 }

@@ -1,35 +1,49 @@
 /* Packed linear micro-kernel, AVX-512 without VNNI: the integer dot, exact in the same two ways as
  * linear__avx2.c.
  *
- *   short levels   VPMADDUBSW adds two products in int16, n quads are added in int16 as long as n *
- *                  the largest level <= 129, then VPMADDWD by ones.
+ *   short levels   VPMADDUBSW adds two products in int16, the quads of a group are added in int16
+ *                  with the bias taken off (cpu_short_bias), then VPMADDWD by ones.
  *   bytes          both sides are widened to int16, even and odd bytes apart; VPMADDWD adds pairs. */
 #include "kern/cpu/linear_avx512.h"
 
 INLINE void dot_short(isums isum, const dtype type, const int g, const uint8_t *w,
-                      size_t panel_bytes, const uint8_t *x, size_t x_stride, const int n_row,
-                      const int n_panel) {
-    const int n_quad = block_forms[type].group / 4, run = 129 / block_forms[type].most;
-    const __m512i ones = _mm512_set1_epi16(1);
-    isums sum16;
+                      size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
+                      const int n_row, const int n_panel) {
+    const int bias = cpu_short_bias(type), offset = block_forms[type].offset;
 #pragma GCC unroll 8
-    for (int i = 0; i < n_quad; i++) {
+    for (int i = 0; i < block_forms[type].group / 4; i++) {
         const int quad = nth_quad(type, g, i);
-        const bool last = i % run == run - 1 || i == n_quad - 1;
         __m512i level[PANELS];
 #pragma GCC unroll 8
         for (int p = 0; p < n_panel; p++)
             level[p] = load_levels(type, w + (size_t)p * panel_bytes, quad);
 #pragma GCC unroll 8
         for (int r = 0; r < n_row; r++) {
-            __m512i q = broadcast_dword(x + (size_t)r * x_stride + 4 * quad);
+            const uint8_t *sum = x_sum + (size_t)r * x_stride;
+            __m512i q = broadcast_dword(x + (size_t)r * x_stride + 4 * quad), undo = q;
+            if (i == 0 && bias)
+                undo =
+                    _mm512_mullo_epi16(lane_sums(type, g, sum), _mm512_set1_epi16((int16_t)bias));
 #pragma GCC unroll 8
             for (int p = 0; p < n_panel; p++) {
                 __m512i pairs = _mm512_maddubs_epi16(level[p], q);
-                sum16[r][p] = i % run == 0 ? pairs : _mm512_add_epi16(sum16[r][p], pairs);
-                if (last)
-                    isum[r][p] = _mm512_add_epi32(isum[r][p], _mm512_madd_epi16(sum16[r][p], ones));
+                if (i > 0)
+                    isum[r][p] = _mm512_add_epi16(isum[r][p], pairs);
+                else
+                    isum[r][p] = bias ? _mm512_sub_epi16(pairs, undo) : pairs;
             }
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        __m512i back = _mm512_setzero_si512();
+        if (bias != offset)
+            back = times_sum(type, g, x_sum + (size_t)r * x_stride, bias - offset);
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++) {
+            isum[r][p] = _mm512_madd_epi16(isum[r][p], _mm512_set1_epi16(1));
+            if (bias != offset)
+                isum[r][p] = _mm512_add_epi32(isum[r][p], back);
         }
     }
 }
@@ -48,10 +62,18 @@ INLINE void widen_rows(int16_t wide[ROWS][2][16], const uint8_t *x, size_t x_str
 }
 
 INLINE void dot_bytes(isums isum, const dtype type, const uint8_t *w, size_t panel_bytes,
-                      const uint8_t *x, size_t x_stride, const int n_row, const int n_panel) {
+                      const uint8_t *x, const uint8_t *x_sum, size_t x_stride, const int n_row,
+                      const int n_panel) {
     _Alignas(32) int16_t wide[ROWS][2][16];
     const __m512i low = _mm512_set1_epi16(255);
     widen_rows(wide, x, x_stride, n_row);
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++)
+            isum[r][p] =
+                times_sum(type, 0, x_sum + (size_t)r * x_stride, -block_forms[type].offset);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
         const int quad = nth_quad(type, 0, i);
@@ -77,12 +99,12 @@ INLINE void dot_bytes(isums isum, const dtype type, const uint8_t *w, size_t pan
 }
 
 INLINE void dot_group(isums isum, const dtype type, const int g, const uint8_t *w,
-                      size_t panel_bytes, const uint8_t *x, size_t x_stride, const int n_row,
-                      const int n_panel) {
-    if (129 / block_forms[type].most < 1)
-        dot_bytes(isum, type, w, panel_bytes, x, x_stride, n_row, n_panel);
+                      size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
+                      const int n_row, const int n_panel) {
+    if (cpu_is_short(type))
+        dot_short(isum, type, g, w, panel_bytes, x, x_sum, x_stride, n_row, n_panel);
     else
-        dot_short(isum, type, g, w, panel_bytes, x, x_stride, n_row, n_panel);
+        dot_bytes(isum, type, w, panel_bytes, x, x_sum, x_stride, n_row, n_panel);
 }
 
 const cpu_linear_isa cpu_linear_avx512 = {

@@ -19,8 +19,18 @@ INLINE void dot_quad(isums isum, const __m512i *w, const uint8_t *x, size_t x_st
 }
 
 INLINE void dot_group(isums isum, const dtype type, const int g, const uint8_t *w,
-                      size_t panel_bytes, const uint8_t *x, size_t x_stride, const int n_row,
-                      const int n_panel) {
+                      size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
+                      const int n_row, const int n_panel) {
+    const int offset = block_forms[type].offset;
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        __m512i start = _mm512_setzero_si512();
+        if (offset)
+            start = times_sum(type, g, x_sum + (size_t)r * x_stride, -offset);
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++)
+            isum[r][p] = start;
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < block_forms[type].group / 4; i++) {
         const int quad = nth_quad(type, g, i);

@@ -94,7 +94,8 @@ static void add_block(dtype type, int16_t value[CPU_PANEL][CPU_BLOCK], const uin
                   acc);
         if (f->scaling != BLOCK_D_M && f->scaling != BLOCK_D_SC_MN)
             continue;
-        float by = f->group == CPU_BLOCK ? xs[xb] : dx[xb] * (float)sum[2 * xb + (size_t)g];
+        const int16_t *half = sum + 4 * xb + 2 * g;
+        float by = f->group == CPU_BLOCK ? xs[xb] : dx[xb] * (float)(half[0] + half[1]);
         for (int32_t n = 0; n < CPU_PANEL; n++)
             acc[n] = fmaf(m[n], by, acc[n]);
     }

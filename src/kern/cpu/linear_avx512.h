@@ -6,8 +6,7 @@
  * has constant bounds after inlining and is unrolled: the integer and the float sums of a tile
  * (12 + 12 vectors for 6 x 2) live in registers.
  *
- * Levels are unsigned with an offset; the offset's share, -offset * sum(q), is where isum starts.
- * |isum| < 2^24, so the conversion to float is exact. */
+ * Levels are unsigned with an offset, which is undone by sums of q. |isum| < 2^24, so the conversion to float is exact. */
 #ifndef WEFT_KERN_CPU_LINEAR_AVX512_H
 #define WEFT_KERN_CPU_LINEAR_AVX512_H
 
@@ -25,11 +24,12 @@ enum { ROWS = CPU_TILE_ROWS, PANELS = 4 };
 typedef __m512 sums[ROWS][PANELS];
 typedef __m512i isums[ROWS][PANELS];
 
-/* Given by the including file: isum[r][p] += the exact dot of group g of the block at w (levels of
- * panel p) with the signed codes of the block at x + r * x_stride. */
+/* Given by the including file: isum[r][p] = the exact dot of group g of the block at w (levels of
+ * panel p less the offset) with the signed codes of the block at x + r * x_stride; x_sum: the sums
+ * of those codes. */
 INLINE void dot_group(isums isum, const dtype type, const int g, const uint8_t *w,
-                      size_t panel_bytes, const uint8_t *x, size_t x_stride, const int n_row,
-                      const int n_panel);
+                      size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
+                      const int n_row, const int n_panel);
 
 INLINE void store_sums(float *out, sums acc, const int n_row, const int n_panel) {
 #pragma GCC unroll 8
@@ -104,6 +104,18 @@ INLINE __m512i broadcast_dword(const void *at) {
     return _mm512_set1_epi32(dword);
 }
 
+/* Sums of a row's codes over group g, one for each int16 lane of a dword; at: the block's sums. */
+INLINE __m512i lane_sums(const dtype type, const int g, const uint8_t *at) {
+    if (block_forms[type].group == CPU_BLOCK)
+        return _mm512_add_epi16(broadcast_dword(at), broadcast_dword(at + 4));
+    return broadcast_dword(at + 4 * g);
+}
+
+/* by * the sum of a row's codes over group g. */
+INLINE __m512i times_sum(const dtype type, const int g, const uint8_t *at, const int by) {
+    return _mm512_madd_epi16(lane_sums(type, g, at), _mm512_set1_epi16((int16_t)by));
+}
+
 INLINE __m512i load_bytes(const uint8_t *at) {
     return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)at));
 }
@@ -147,38 +159,21 @@ INLINE __m512 load_minimum(const dtype type, const int g, const uint8_t *head,
     return _mm512_mul_ps(m, _mm512_cvtepi32_ps(mn));
 }
 
-/* What multiplies the minimum of group g: a row's xs, or dx * sum of a half of the block. x_dx
- * points to the row's dx. */
-INLINE __m512 row_xs(const dtype type, const int g, const uint8_t *x_dx, size_t plane) {
+/* What multiplies the minimum of group g: a row's xs, or dx * sum of a half of the block. */
+INLINE __m512 row_xs(const dtype type, const int g, const uint8_t *x_dx, size_t plane,
+                     const uint8_t *sum) {
     if (block_forms[type].group == CPU_BLOCK)
         return broadcast(x_dx + plane);
-    int16_t sum;
-    memcpy(&sum, x_dx + 2 * plane + 2 * g, 2);
-    return _mm512_mul_ps(broadcast(x_dx), _mm512_set1_ps((float)sum));
+    return _mm512_mul_ps(broadcast(x_dx), _mm512_cvtepi32_ps(times_sum(type, g, sum, 1)));
 }
 
-/* The dots of group g and its scales; x_dx points to dx of row 0, xs and the pair of sums lie
- * `plane` bytes further on each. */
+/* The dots of group g and its scales; x_dx points to dx of row 0, xs lie `plane` bytes further on. */
 INLINE void add_group(sums acc, const dtype type, const int g, const uint8_t *w,
                       const uint8_t *head, const uint8_t *part, size_t panel_bytes,
-                      const uint8_t *x, const uint8_t *x_dx, size_t plane, size_t x_stride,
-                      const int n_row, const int n_panel) {
-    const block_form f = block_forms[type];
-    /* int16 pairs: what the sums of the block's halves are multiplied by */
-    const int32_t low = f.group == CPU_BLOCK || g == 0 ? (uint16_t)-f.offset : 0;
-    const int32_t high = f.group == CPU_BLOCK || g == 1 ? -f.offset * 65536 : 0;
+                      const uint8_t *x, const uint8_t *x_dx, size_t plane, const uint8_t *x_sum,
+                      size_t x_stride, const int n_row, const int n_panel) {
     isums isum;
-#pragma GCC unroll 8
-    for (int r = 0; r < n_row; r++) {
-        __m512i start = _mm512_setzero_si512();
-        if (f.offset)
-            start = _mm512_madd_epi16(broadcast_dword(x_dx + 2 * plane + (size_t)r * x_stride),
-                                      _mm512_set1_epi32(low | high));
-#pragma GCC unroll 8
-        for (int p = 0; p < n_panel; p++)
-            isum[r][p] = start;
-    }
-    dot_group(isum, type, g, w, panel_bytes, x, x_stride, n_row, n_panel);
+    dot_group(isum, type, g, w, panel_bytes, x, x_sum, x_stride, n_row, n_panel);
 #pragma GCC unroll 8
     for (int p = 0; p < n_panel; p++) {
         const size_t panel = (size_t)p * panel_bytes;
@@ -195,9 +190,11 @@ INLINE void add_group(sums acc, const dtype type, const int g, const uint8_t *w,
         const size_t panel = (size_t)p * panel_bytes;
         __m512 m = load_minimum(type, g, head + panel, part + panel);
 #pragma GCC unroll 8
-        for (int r = 0; r < n_row; r++)
+        for (int r = 0; r < n_row; r++) {
+            const size_t row = (size_t)r * x_stride;
             acc[r][p] =
-                _mm512_fmadd_ps(m, row_xs(type, g, x_dx + (size_t)r * x_stride, plane), acc[r][p]);
+                _mm512_fmadd_ps(m, row_xs(type, g, x_dx + row, plane, x_sum + row), acc[r][p]);
+        }
     }
 }
 
@@ -210,6 +207,7 @@ INLINE void leaf_quantised(const cpu_leaf *l, const dtype type, const int n_row,
     const size_t w_b0 = (size_t)l->k0 / CPU_BLOCK, x_b0 = (size_t)l->x_k0 / CPU_BLOCK;
     const uint8_t *w = l->w + w_b0 * quant_bytes, *scales = l->w + l->scale_at;
     const uint8_t *x = l->x + l->x_k0, *x_dx = l->x + l->x_k + x_b0 * 4;
+    const uint8_t *x_sum = l->x + l->x_k + 2 * plane + x_b0 * 8;
     int32_t fetch = l->fetch_first;
     sums acc;
     clear_sums(acc, n_row, n_panel);
@@ -226,10 +224,12 @@ INLINE void leaf_quantised(const cpu_leaf *l, const dtype type, const int n_row,
         }
 #pragma GCC unroll 2
         for (int g = 0; g < CPU_BLOCK / block_forms[type].group; g++)
-            add_group(acc, type, g, w, head, part, pb, x, x_dx, plane, stride, n_row, n_panel);
+            add_group(acc, type, g, w, head, part, pb, x, x_dx, plane, x_sum, stride, n_row,
+                      n_panel);
         w += quant_bytes;
         x += CPU_BLOCK;
         x_dx += 4;
+        x_sum += 8;
     }
     store_sums(l->out, acc, n_row, n_panel);
 }

@@ -79,6 +79,20 @@ static inline float cpu_nan(void) {
     return f;
 }
 
+/* VPMADDUBSW adds the products of two unsigned levels with two codes in int16. With n quads of a
+ * group, 2 n products are added in each int16 lane, where the sum may wrap on its way as long as
+ * the end fits:  2 n max|level - bias| 127 <= 32767, that is  n max|level - bias| <= 129,  when bias *
+ * (the lane's sum of codes) is subtracted, modulo 2^16 too. A product alone must not saturate: 2 *
+ * 127 * most <= 32767. Levels up to 129 allow neither (Q8_0, IQ4). */
+static inline bool cpu_is_short(dtype type) {
+    return block_forms[type].most <= 129;
+}
+/* The offset where there is one. Without, 0 or the middle of the levels. */
+static inline int cpu_short_bias(dtype type) {
+    int offset = block_forms[type].offset, most = block_forms[type].most;
+    return offset || block_forms[type].group / 4 * most <= 129 ? offset : (most + 1) / 2;
+}
+
 /* Scale of a block from the largest |x| given as its bits (for non-negative floats the order of the
  * bits is the order of the values; every NaN is above infinity, so a NaN cannot hide):
  *   a NaN or infinity in the block:  *d = NaN, *id = 0; the kernels then write q = 0, sum = 0
@@ -118,7 +132,7 @@ static inline void cpu_act_write(const cpu_linear_isa *isa, const kern_act *act,
         float *dx = (float *)(record + k);
         float *xs = dx + n_block;
         int16_t *sum = (int16_t *)(xs + n_block);
-        isa->quantise(x, n / CPU_BLOCK, (int8_t *)record + at, dx + b, xs + b, sum + 2 * b);
+        isa->quantise(x, n / CPU_BLOCK, (int8_t *)record + at, dx + b, xs + b, sum + 4 * b);
     }
 }
 

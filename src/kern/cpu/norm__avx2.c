@@ -55,11 +55,21 @@ static inline float refit(const __m256 *x, const __m256i *q) {
 
 /* Packing works in each half of a vector: the bytes come out as dwords
  *   q0[0..3] q1[0..3] q2[0..3] q3[0..3] | q0[4..7] q1[4..7] q2[4..7] q3[4..7] */
-static inline void store_codes(int8_t *to, const __m256i *q) {
+static inline __m256i pack_codes(const __m256i *q) {
     __m256i words01 = _mm256_packs_epi32(q[0], q[1]), words23 = _mm256_packs_epi32(q[2], q[3]);
     __m256i bytes = _mm256_packs_epi16(words01, words23);
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256((__m256i *)to, _mm256_permutevar8x32_epi32(bytes, order));
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* Pairs of codes as int16, then the four dwords of each half; returns the sum of all. */
+static inline int32_t store_sums(int16_t *sum, __m256i codes) {
+    __m256i s = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
+    s = _mm256_add_epi16(s, _mm256_shuffle_epi32(s, 0x4E));
+    s = _mm256_add_epi16(s, _mm256_shuffle_epi32(s, 0xB1));
+    int32_t half[2] = {_mm_cvtsi128_si32(_mm256_castsi256_si128(s)),
+                       _mm_cvtsi128_si32(_mm256_extracti128_si256(s, 1))};
+    memcpy(sum, half, sizeof half);
+    return sum[0] + sum[1] + sum[2] + sum[3];
 }
 
 void cpu_quantise__avx2(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
@@ -75,14 +85,11 @@ void cpu_quantise__avx2(const float *x, int32_t n_block, int8_t *q, float *dx, f
         __m256 by = _mm256_set1_ps(id);
         for (int i = 0; i < N_VEC; i++)
             code[i] = _mm256_and_si256(keep, _mm256_cvtps_epi32(_mm256_mul_ps(v[i], by)));
-        store_codes(q, code);
+        __m256i codes = pack_codes(code);
+        _mm256_storeu_si256((__m256i *)q, codes);
         if (id > 0.0f)
             dx[b] = refit(v, code);
-        int32_t low = sum_lanes(_mm256_add_epi32(code[0], code[1]));
-        int32_t high = sum_lanes(_mm256_add_epi32(code[2], code[3]));
-        sum[2 * b] = (int16_t)low;
-        sum[2 * b + 1] = (int16_t)high;
-        xs[b] = dx[b] * (float)(low + high);
+        xs[b] = dx[b] * (float)store_sums(sum + 4 * b, codes);
     }
 }
 

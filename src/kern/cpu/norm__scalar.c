@@ -37,18 +37,19 @@ void cpu_quantise__scalar(const float *x, int32_t n_block, int8_t *q, float *dx,
                           int16_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
         float id;
-        int32_t total[2] = {0};
+        int32_t total = 0;
+        memset(sum + 4 * b, 0, 4 * sizeof *sum);
         bool finite = cpu_q8_scale(amax_bits(x), &dx[b], &id);
         for (int32_t j = 0; j < CPU_BLOCK; j++) {
             int32_t code = finite ? (int32_t)rintf(x[j] * id) : 0;
             q[j] = (int8_t)code;
-            total[j / 16] += code;
+            int16_t *part = &sum[4 * b + j / 16 * 2 + j / 2 % 2];
+            *part = (int16_t)(*part + code);
+            total += code;
         }
         if (id > 0.0f)
             dx[b] = refit(x, q);
-        sum[2 * b] = (int16_t)total[0];
-        sum[2 * b + 1] = (int16_t)total[1];
-        xs[b] = dx[b] * (float)(total[0] + total[1]);
+        xs[b] = dx[b] * (float)total;
     }
 }
 

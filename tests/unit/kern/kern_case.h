@@ -184,7 +184,7 @@ static inline buf packed(const kern_table *t, dtype type, int32_t n_out, int32_t
 typedef struct record {
     const int8_t *q;
     const float *dx, *xs;
-    const int16_t *sum; /* [block][2] */
+    const int16_t *sum; /* [block][2][2] */
 } record;
 
 static inline record record_at(const kern_act *act, int32_t row) {
@@ -201,13 +201,15 @@ static inline void reference_block(const float *x, int8_t *q, float *dx, float *
         amax = fmaxf(amax, fabsf(x[i]));
     float id = amax > 0.0f ? 127.0f / amax : 0.0f;
     *dx = amax / 127.0f;
-    sum[0] = sum[1] = 0;
-    int32_t square = 0;
+    memset(sum, 0, 4 * sizeof *sum);
+    int32_t square = 0, total = 0;
     float lane[16];
     for (int32_t i = 0; i < 32; i++) {
         float y = x[i] * id;
         q[i] = (int8_t)nearbyintf(y);
-        sum[i / 16] = (int16_t)(sum[i / 16] + q[i]);
+        total += q[i];
+        int16_t *part = &sum[i / 16 * 2 + i / 2 % 2];
+        *part = (int16_t)(*part + q[i]);
         square += q[i] * q[i];
         lane[i % 16] = i < 16 ? x[i] * (float)q[i] : fmaf(x[i], (float)q[i], lane[i % 16]);
     }
@@ -216,7 +218,7 @@ static inline void reference_block(const float *x, int8_t *q, float *dx, float *
             lane[i] += lane[i + step];
     if (square > 0)
         *dx = lane[0] / (float)square;
-    *xs = *dx * (float)(sum[0] + sum[1]);
+    *xs = *dx * (float)total;
 }
 
 /* The rules of kern.h once more, for one pair. The one NaN is told apart by its bits. */
@@ -278,7 +280,7 @@ static inline void act_quantise(const kern_act *act, int32_t n_row) {
         const float *x = (const float *)act->f32.at + (size_t)r * (size_t)act->k;
         for (int32_t b = 0; b < act->k / 32; b++)
             reference_block(x + 32 * b, (int8_t *)rec.q + 32 * b, (float *)rec.dx + b,
-                            (float *)rec.xs + b, (int16_t *)rec.sum + 2 * b);
+                            (float *)rec.xs + b, (int16_t *)rec.sum + 4 * b);
     }
 }
 

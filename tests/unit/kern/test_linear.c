@@ -318,10 +318,11 @@ static void saturation(void **state) {
                     record rec = record_at(&x.act, r);
                     int8_t *q = (int8_t *)rec.q;
                     int16_t *sum = (int16_t *)rec.sum;
-                    memset(sum, 0, N_IN / 16 * sizeof *sum);
+                    memset(sum, 0, N_IN / 8 * sizeof *sum);
                     for (int32_t k = 0; k < N_IN; k++) {
                         q[k] = q_codes[mix ? (r + k) % 5 : r % 5];
-                        sum[k / 16] = (int16_t)(sum[k / 16] + q[k]);
+                        int16_t *part = &sum[k / 16 * 2 + k / 2 % 2];
+                        *part = (int16_t)(*part + q[k]);
                     }
                 }
                 for (int32_t n_row = 1; n_row <= N_ROW; n_row += 3)

@@ -19,11 +19,12 @@ static void check_block(const float *x, const int8_t *q, float dx, float xs, int
         cpu_act_write_row(functions_of(isa), &got.act, 0, x);
         record rec = record_at(&got.act, 0);
         assert_memory_equal(rec.q, q, 32);
-        int32_t low = 0;
-        for (int32_t i = 0; i < 16; i++)
-            low += q[i];
-        assert_int_equal(rec.sum[0], low);
-        assert_int_equal(rec.sum[1], sum - low);
+        for (int32_t i = 0; i < 4; i++) {
+            const int8_t *at = q + i / 2 * 16 + i % 2 * 2;
+            assert_int_equal(rec.sum[i],
+                             at[0] + at[1] + at[4] + at[5] + at[8] + at[9] + at[12] + at[13]);
+        }
+        assert_int_equal(rec.sum[0] + rec.sum[1] + rec.sum[2] + rec.sum[3], sum);
         assert_int_equal(bits_of(rec.dx[0]), bits_of(dx));
         assert_int_equal(bits_of(rec.xs[0]), bits_of(xs));
         act_free(got);
@@ -33,9 +34,9 @@ static void check_block(const float *x, const int8_t *q, float dx, float xs, int
 static void check_ordinary_block(const float *x) {
     int8_t q[32];
     float dx, xs;
-    int16_t sum[2];
+    int16_t sum[4];
     reference_block(x, q, &dx, &xs, sum);
-    check_block(x, q, dx, xs, sum[0] + sum[1]);
+    check_block(x, q, dx, xs, sum[0] + sum[1] + sum[2] + sum[3]);
 }
 
 static void quantise_random(void **state) {
@@ -63,10 +64,10 @@ static void quantise_ties(void **state) {
     }
     int8_t codes[32];
     float dx, xs;
-    int16_t total[2];
+    int16_t total[4];
     reference_block(x, codes, &dx, &xs, total);
     assert_memory_equal(codes, q, sizeof q);
-    assert_int_equal(total[0] + total[1], sum);
+    assert_int_equal(total[0] + total[1] + total[2] + total[3], sum);
     check_block(x, q, dx, xs, sum);
 }
 
