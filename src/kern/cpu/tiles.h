@@ -11,6 +11,7 @@ typedef struct cpu_tile {
     int32_t part, panel, n_panel; /* panels are counted from the start of the part */
     int32_t row, n_row;
     int32_t fetch_first, fetch_step; /* cpu_leaf's */
+    bool last;                       /* no panels of the same item follow */
 } cpu_tile;
 
 /* The rows of an operation, and what does a tile of it. */
@@ -21,6 +22,9 @@ struct cpu_tiler {
     void (*tile)(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t);
     int32_t n_row;
     int32_t fence; /* no tile reaches over a multiple of this many panels; 0: none */
+    /* Panels that will be wanted after the last ones, of each weight that a tile reads; 0: those that
+     * follow in memory. */
+    kern_mem next[2];
 
     int32_t n_tile;      /* tiles of rows */
     int32_t tile_panels; /* widest tile that the rows of a tile leave room for */
