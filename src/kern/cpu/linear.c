@@ -1,20 +1,16 @@
-/* Linear layers: cuts the outputs and rows into tiles (tiles.h), gives tiles to threads, folds leaves.
+/* Linear layers: cuts the outputs and rows into tiles (tiles.h), gives tiles to threads, folds
+ * leaves.
  *
  *   outputs of all parts, in panels:   q q q q q q k k v v
- *   few tiles of rows: thread t of n takes the contiguous panels [P t / n, P (t+1) / n), the same at
- *     every step, so that its part of the weights stays near it. Reading weights takes as long as
- *     the arithmetic here: the row tiles of two panels fetch the next two, each its share
+ *   few tiles of rows: thread t of n takes the contiguous panels [P t / n, P (t+1) / n), the
+ *     same at every step, so that its part of the weights stays near it. Reading weights takes as
+ *     long as the arithmetic here: the row tiles of two panels fetch the next two, each its share
  *   more rows: items of (4 panels, up to 16 tiles of rows) are claimed; within an item the panels'
  *     weights stay in the first-level cache while the rows pass by; row blocks of the same panels
  *     are neighbours in the order of claiming, so the weights are read from memory once */
 #include "kern/cpu/tiles.h"
 
-enum {
-    GROUP_PANELS = 4,
-    BLOCK_TILES = 16,
-    STATIC_TILES = 3,    /* up to 18 rows */
-    ITEMS_PER_THREAD = 4 /* fewer would leave threads idle at the end */
-};
+enum { STATIC_TILES = 3 }; /* up to 18 rows */
 
 /* Outputs and rows of one operation. */
 typedef struct cut {
@@ -92,9 +88,9 @@ static void cut_run(cut *c) {
         team_run(dev->team, run_static, c);
         return;
     }
-    int32_t wanted = ITEMS_PER_THREAD * dev->n_thread;
-    c->group = GROUP_PANELS;
-    c->n_block = ceil_div(c->rows.n_tile, BLOCK_TILES);
+    int32_t wanted = CPU_ITEMS_PER_THREAD * dev->n_thread;
+    c->group = CPU_GROUP_PANELS;
+    c->n_block = ceil_div(c->rows.n_tile, CPU_BLOCK_TILES);
     if (group_count(c) * c->n_block < wanted)
         c->group = 2;
     int32_t n_group = group_count(c);
@@ -105,7 +101,8 @@ static void cut_run(cut *c) {
 }
 
 /* Everything of a leaf that the weight, the panel and the input row decide. A tile fetches its
- * share of the panels after its own. `out0`: where the part starts in the weight; `next`: cpu_tiler's. */
+ * share of the panels after its own. `out0`: where the part starts in the weight; `next`:
+ * cpu_tiler's. */
 static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0, const cpu_tile *t,
                            kern_mem next) {
     cpu_leaf l = {

@@ -1,9 +1,9 @@
 /* Mixtures of experts: router, the slots through their experts, the sum of a token's slots.
  *
- * Slots are sorted by expert first, so that an expert's rows are neighbours: `sorted` holds the copies
- * of x in that order, `inner` what gate and up make of them. An expert is then a small swiglu and a
- * small linear layer over a range of rows, of the same tiles as dense ones (tiles.h); only the stores
- * of the last look up whose slot a row is.
+ * Slots are sorted by expert first, so that an expert's rows are neighbours: `sorted` holds the
+ * copies of x in that order, `inner` what gate and up make of them. An expert is then a small
+ * swiglu and a small linear layer over a range of rows, of the same tiles as dense ones (tiles.h);
+ * only the stores of the last look up whose slot a row is.
  *
  *   places    expert 0       expert 2    expert 3 ..       (nobody chose 1: no items)
  *   item      4 panels of one expert, up to 16 tiles of its rows; row blocks of the same panels are
@@ -14,12 +14,7 @@
 
 #include "kern/cpu/tiles.h"
 
-enum {
-    GROUP_PANELS = 4,
-    BLOCK_TILES = 16,
-    ITEMS_PER_THREAD = 4, /* fewer would leave threads idle at the end */
-    COPY_ALONE = 16       /* so few rows are copied sooner than a second thread is awake */
-};
+enum { COPY_ALONE = 16 }; /* so few rows are copied sooner than a second thread is awake */
 
 static void route_row(kern_dev *dev, int32_t thread, const void *op, int32_t r) {
     (void)dev, (void)thread;
@@ -99,11 +94,11 @@ static int32_t first_place(const places *at, int32_t e) {
 
 static int32_t block_count(const places *at, int32_t e) {
     int32_t n_tile = ceil_div(at->end[e] - first_place(at, e), CPU_TILE_ROWS);
-    return ceil_div(n_tile, BLOCK_TILES);
+    return ceil_div(n_tile, CPU_BLOCK_TILES);
 }
 
-/* Claims an item and says what it is; false: none is left. A thread's items ascend: it looks for the
- * expert from its last one on (`i` as it was), whose first item is *first. */
+/* Claims an item and says what it is; false: none is left. A thread's items ascend: it looks for
+ * the expert from its last one on (`i` as it was), whose first item is *first. */
 static bool claim_item(const pass *a, item *i, int32_t *first) {
     int32_t n = team_claim(a->dev->team, a->n_item), n_group = ceil_div(a->n_panel, a->group);
     if (n < 0)
@@ -120,8 +115,8 @@ static bool claim_item(const pass *a, item *i, int32_t *first) {
     return true;
 }
 
-/* The next item is claimed before the last one is done, which fetches the next one's weights: they lie
- * anywhere. */
+/* The next item is claimed before the last one is done, which fetches the next one's weights: they
+ * lie anywhere. */
 static void run_items(void *arg, int32_t thread, int32_t n_thread) {
     (void)n_thread;
     const pass *a = arg;
@@ -143,8 +138,8 @@ static int32_t item_count(const pass *a) {
 }
 
 static void pass_run(pass *a) {
-    a->group = GROUP_PANELS;
-    if (item_count(a) < ITEMS_PER_THREAD * a->dev->n_thread)
+    a->group = CPU_GROUP_PANELS;
+    if (item_count(a) < CPU_ITEMS_PER_THREAD * a->dev->n_thread)
         a->group = 2;
     a->n_item = item_count(a);
     team_run(a->dev->team, run_items, a);
