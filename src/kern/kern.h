@@ -163,7 +163,7 @@ typedef struct kern_reduce_norm {
  * A token goes to n_used of n_expert experts; a (token, chosen expert) pair is a slot. The slots of
  * a token stand in ascending order of expert id, and its outputs are summed in that order (N8). */
 
-enum { KERN_MAX_EXPERT = 1024 };
+enum { KERN_MAX_EXPERT = 1024 }; /* n_expert of a router at most */
 
 /* Router logits -> slots. All f32, one rounding at a time; exp is exact_exp_neg, sums ascend over
  * expert ids from +0, ties go to the lower id.
@@ -171,10 +171,10 @@ enum { KERN_MAX_EXPERT = 1024 };
  *   CHOSEN    chosen by l; s = softmax over the chosen alone (renorm changes nothing)
  *   SIGMOID   s = exact_sigmoid(l); chosen by s; renorm: s / (sum of the chosen + 1e-20)
  * Chosen are the n_used largest, by s (l) + correction where there is one, which changes the choice
- * and not the weight. With n_group > 1 groups of n_expert / n_group neighbours the n_group_used best
- * groups are chosen first, by their largest number, with SIGMOID by the sum of their two largest; then
- * n_used <= n_group_used * n_expert / n_group. Then s * scale.
- * A NaN is chosen after every number; a weight that is one is the one NaN. */
+ * and not the weight. With n_group > 1 groups of n_expert / n_group neighbours the n_group_used
+ * best groups are chosen first, by their largest number, with SIGMOID by the sum of their two
+ * largest; then n_used <= n_group_used * n_expert / n_group. Then s * scale. A NaN is chosen after
+ * every number; a weight that is one is the one NaN. */
 typedef enum kern_route_kind {
     KERN_ROUTE_SOFTMAX,
     KERN_ROUTE_CHOSEN,
@@ -195,8 +195,8 @@ typedef struct kern_route {
  * leaves of down over columns [in0, in0 + n_in) walked by `tree`: node e of slot i goes to
  * nodes + e * node_bytes + i * hidden * 4. An expert without tokens costs nothing; no expert stands
  * twice in a row's slots. A row's bits depend on that row alone.
- * Each weight has the shape of one expert and the data of expert 0; the others follow, each packed by
- * itself (panels are not shared): expert e lies at data + e * packed_bytes(type, n_out, n_in).
+ * Each weight has the shape of one expert and the data of expert 0; the others follow, each packed
+ * by itself (panels are not shared): expert e lies at data + e * packed_bytes(type, n_out, n_in).
  * gate and up may differ in type from down, and from each other when x has both forms. */
 typedef struct kern_experts {
     kern_act x; /* [n_row] rows, k = hidden */
@@ -210,17 +210,18 @@ typedef struct kern_experts {
     int32_t in0, n_in;
     const tree_prog *tree;
     int32_t leaf_in;
-    /* Scratch, [n_row * n_used] rows by expert: of x, k = hidden, in the forms that gate and up read;
-     * of inner, k = n_in, in the form that down reads. */
+    /* Scratch, [n_row * n_used] rows by expert: of x, k = hidden, in the forms that gate and up
+     * read; of inner, k = n_in, in the form that down reads. */
     kern_act sorted, inner;
     kern_mem order; /* scratch: i32 [n_row * n_used + n_expert] */
     kern_mem nodes;
     size_t node_bytes;
 } kern_experts;
 
-/* y[r] = chain over the slots of the row, ascending, of fma(weight, t, y) from +0, t = the tree over the
- * slot's nodes (node k of slot i at nodes + node_off[k] + i * hidden * 4) + down_bias[expert];
- * then, with shared experts, y[r] + the tree over shared nodes (at shared_nodes + shared_off[k] + r * hidden * 4). */
+/* y[r] = chain over the slots of the row, ascending, of fma(weight, t, y) from +0, t = the tree
+ * over the slot's nodes (node k of slot i at nodes + node_off[k] + i * hidden * 4) +
+ * down_bias[expert]; then, with shared experts, y[r] + the tree over shared nodes (at shared_nodes
+ * + shared_off[k] + r * hidden * 4). */
 typedef struct kern_moe_sum {
     int32_t n_row, n_used, hidden;
     const tree_prog *tree;

@@ -1,5 +1,6 @@
-/* Gated units, the soft cap and the weighted sum of rows, written once for all widths. Included after
- * vec_avx2.h or vec_avx512.h and exact_vec.h. Lanes past the end compute on zeros, are not stored. */
+/* Gated units, the soft cap and the weighted sum of rows, written once for all widths. Included
+ * after vec_avx2.h or vec_avx512.h and exact_vec.h. Lanes past the end compute on zeros, are not
+ * stored. */
 #ifndef WEFT_KERN_CPU_GATE_VEC_H
 #define WEFT_KERN_CPU_GATE_VEC_H
 

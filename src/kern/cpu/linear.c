@@ -1,20 +1,16 @@
-/* Linear layers: cuts the outputs and rows into tiles (tiles.h), gives tiles to threads, folds leaves.
+/* Linear layers: cuts the outputs and rows into tiles (tiles.h), gives tiles to threads, folds
+ * leaves.
  *
  *   outputs of all parts, in panels:   q q q q q q k k v v
- *   few tiles of rows: thread t of n takes the contiguous panels [P t / n, P (t+1) / n), the same at
- *     every step, so that its part of the weights stays near it. Reading weights takes as long as
- *     the arithmetic here: the row tiles of two panels fetch the next two, each its share
+ *   few tiles of rows: thread t of n takes the contiguous panels [P t / n, P (t+1) / n), the
+ *     same at every step, so that its part of the weights stays near it. Reading weights takes as
+ *     long as the arithmetic here: the row tiles of two panels fetch the next two, each its share
  *   more rows: items of (4 panels, up to 16 tiles of rows) are claimed; within an item the panels'
  *     weights stay in the first-level cache while the rows pass by; row blocks of the same panels
  *     are neighbours in the order of claiming, so the weights are read from memory once */
 #include "kern/cpu/tiles.h"
 
-enum {
-    GROUP_PANELS = 4,
-    BLOCK_TILES = 16,
-    STATIC_TILES = 3,    /* up to 18 rows */
-    ITEMS_PER_THREAD = 4 /* fewer would leave threads idle at the end */
-};
+enum { STATIC_TILES = 3 }; /* up to 18 rows */
 
 /* Outputs and rows of one operation. */
 typedef struct cut {
@@ -39,8 +35,8 @@ void cpu_tiler_run(const cpu_tiler *c, int32_t thread, int32_t part, int32_t pan
         while (width > left)
             width /= 2;
         for (int32_t i = tile0; i < tile1; i++) {
-            cpu_tile t = {part, panel,     width,        even(c->n_row, c->n_tile, i),
-                          0,    i - tile0, tile1 - tile0};
+            cpu_tile t = {part, panel,     width,         even(c->n_row, c->n_tile, i),
+                          0,    i - tile0, tile1 - tile0, panel + width == end};
             t.n_row = even(c->n_row, c->n_tile, i + 1) - t.row;
             c->tile(c, scratch, &t);
         }
@@ -92,9 +88,9 @@ static void cut_run(cut *c) {
         team_run(dev->team, run_static, c);
         return;
     }
-    int32_t wanted = ITEMS_PER_THREAD * dev->n_thread;
-    c->group = GROUP_PANELS;
-    c->n_block = ceil_div(c->rows.n_tile, BLOCK_TILES);
+    int32_t wanted = CPU_ITEMS_PER_THREAD * dev->n_thread;
+    c->group = CPU_GROUP_PANELS;
+    c->n_block = ceil_div(c->rows.n_tile, CPU_BLOCK_TILES);
     if (group_count(c) * c->n_block < wanted)
         c->group = 2;
     int32_t n_group = group_count(c);
@@ -105,9 +101,10 @@ static void cut_run(cut *c) {
 }
 
 /* Everything of a leaf that the weight, the panel and the input row decide. A tile fetches its
- * share of the panels after its own, which follow in memory. `out0`: where the part starts in the weight. */
-static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0,
-                           const cpu_tile *t) {
+ * share of the panels after its own. `out0`: where the part starts in the weight; `next`:
+ * cpu_tiler's. */
+static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0, const cpu_tile *t,
+                           kern_mem next) {
     cpu_leaf l = {
         .type = w->type,
         .panel_bytes = packed_panel_bytes(w->type, w->n_in),
@@ -119,6 +116,8 @@ static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0
     l.x_stride = q8 ? kern_act_q8_bytes(x->k) : (size_t)x->k * sizeof(float);
     l.x = (const uint8_t *)cpu_ptr(q8 ? x->q8 : x->f32) + (size_t)t->row * l.x_stride;
     l.prefetch = (size_t)t->n_panel * l.panel_bytes;
+    if (t->last && next.at)
+        l.prefetch = (size_t)(next.at - (uintptr_t)l.w); /* may wrap: next may lie before */
     l.fetch_first = t->fetch_first;
     l.fetch_step = t->fetch_step;
     return l;
@@ -151,7 +150,7 @@ void cpu_linear_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
     int32_t x_k0 = c->fence ? t->panel / c->fence * p->n_in : 0;
     float *top = (float *)scratch;
     kern_mem y = q->y;
-    cpu_leaf l = leaf_start(q->w, &p->x, q->out0, t);
+    cpu_leaf l = leaf_start(q->w, &p->x, q->out0, t, c->next[0]);
     l.n_k = p->leaf_in;
     for (int32_t i = 0; i < p->tree->n_op; i++) {
         int32_t op = p->tree->op[i];
@@ -198,7 +197,7 @@ void cpu_swiglu_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
     float *side[2] = {(float *)scratch, (float *)scratch + CPU_TILE_FLOATS};
     const kern_weight *w[2] = {p->gate, p->up};
     for (int32_t i = 0; i < 2; i++) {
-        cpu_leaf l = leaf_start(w[i], &p->x, p->out0, t);
+        cpu_leaf l = leaf_start(w[i], &p->x, p->out0, t, c->next[i]);
         l.n_k = p->x.k;
         l.out = side[i];
         isa->leaf(&l, t->n_row, t->n_panel);

@@ -1,9 +1,9 @@
 /* Mixtures of experts: router, the slots through their experts, the sum of a token's slots.
  *
- * Slots are sorted by expert first, so that an expert's rows are neighbours: `sorted` holds the copies
- * of x in that order, `inner` what gate and up make of them. An expert is then a small swiglu and a
- * small linear layer over a range of rows, of the same tiles as dense ones (tiles.h); only the stores
- * of the last look up whose slot a row is.
+ * Slots are sorted by expert first, so that an expert's rows are neighbours: `sorted` holds the
+ * copies of x in that order, `inner` what gate and up make of them. An expert is then a small
+ * swiglu and a small linear layer over a range of rows, of the same tiles as dense ones (tiles.h);
+ * only the stores of the last look up whose slot a row is.
  *
  *   places    expert 0       expert 2    expert 3 ..       (nobody chose 1: no items)
  *   item      4 panels of one expert, up to 16 tiles of its rows; row blocks of the same panels are
@@ -14,12 +14,7 @@
 
 #include "kern/cpu/tiles.h"
 
-enum {
-    GROUP_PANELS = 4,
-    BLOCK_TILES = 16,
-    ITEMS_PER_THREAD = 4, /* fewer would leave threads idle at the end */
-    COPY_ALONE = 16       /* so few rows are copied sooner than a second thread is awake */
-};
+enum { COPY_ALONE = 16 }; /* so few rows are copied sooner than a second thread is awake */
 
 static void route_row(kern_dev *dev, int32_t thread, const void *op, int32_t r) {
     (void)dev, (void)thread;
@@ -54,7 +49,7 @@ struct pass {
     kern_dev *dev;
     const kern_experts *p;
     places at;
-    void (*run)(const pass *a, int32_t thread, const item *i);
+    void (*run)(const pass *a, int32_t thread, const item *i, const item *next);
     int32_t n_panel; /* of an expert */
     int32_t group;   /* panels of an item */
     int32_t n_item;
@@ -99,26 +94,39 @@ static int32_t first_place(const places *at, int32_t e) {
 
 static int32_t block_count(const places *at, int32_t e) {
     int32_t n_tile = ceil_div(at->end[e] - first_place(at, e), CPU_TILE_ROWS);
-    return ceil_div(n_tile, BLOCK_TILES);
+    return ceil_div(n_tile, CPU_BLOCK_TILES);
 }
 
+/* Claims an item and says what it is; false: none is left. A thread's items ascend: it looks for
+ * the expert from its last one on (`i` as it was), whose first item is *first. */
+static bool claim_item(const pass *a, item *i, int32_t *first) {
+    int32_t n = team_claim(a->dev->team, a->n_item), n_group = ceil_div(a->n_panel, a->group);
+    if (n < 0)
+        return false;
+    while (n - *first >= (i->n_block = block_count(&a->at, i->expert)) * n_group) {
+        *first += i->n_block * n_group;
+        i->expert++;
+    }
+    i->row = first_place(&a->at, i->expert);
+    i->n_row = a->at.end[i->expert] - i->row;
+    i->panel = (n - *first) / i->n_block * a->group;
+    i->n_panel = min32(a->group, a->n_panel - i->panel);
+    i->block = (n - *first) % i->n_block;
+    return true;
+}
+
+/* The next item is claimed before the last one is done, which fetches the next one's weights: they
+ * lie anywhere. */
 static void run_items(void *arg, int32_t thread, int32_t n_thread) {
     (void)n_thread;
     const pass *a = arg;
-    int32_t n_group = ceil_div(a->n_panel, a->group);
-    int32_t e = 0,
-            first = 0; /* a thread's items ascend: it looks for the expert from the last on */
-    for (int32_t n; (n = team_claim(a->dev->team, a->n_item)) >= 0;) {
-        int32_t n_block;
-        while (n - first >= (n_block = block_count(&a->at, e)) * n_group) {
-            first += n_block * n_group;
-            e++;
-        }
-        int32_t group = (n - first) / n_block, row = first_place(&a->at, e);
-        item i = {
-            e, row, a->at.end[e] - row, group * a->group, a->group, (n - first) % n_block, n_block};
-        i.n_panel = min32(a->group, a->n_panel - i.panel);
-        a->run(a, thread, &i);
+    int32_t first = 0;
+    item now, next = {0};
+    bool more = claim_item(a, &next, &first);
+    while (more) {
+        now = next;
+        more = claim_item(a, &next, &first);
+        a->run(a, thread, &now, more ? &next : &now);
     }
 }
 
@@ -130,25 +138,29 @@ static int32_t item_count(const pass *a) {
 }
 
 static void pass_run(pass *a) {
-    a->group = GROUP_PANELS;
-    if (item_count(a) < ITEMS_PER_THREAD * a->dev->n_thread)
+    a->group = CPU_GROUP_PANELS;
+    if (item_count(a) < CPU_ITEMS_PER_THREAD * a->dev->n_thread)
         a->group = 2;
     a->n_item = item_count(a);
     team_run(a->dev->team, run_items, a);
 }
 
-static void item_run(const pass *a, int32_t thread, const item *i, const void *work,
-                     void (*tile)(const cpu_tiler *, uint8_t *, const cpu_tile *)) {
-    cpu_tiler c = {.dev = a->dev, .op = work, .tile = tile, .n_row = i->n_row};
-    cpu_tiler_cut_rows(&c);
-    cpu_tiler_run(&c, thread, 0, i->panel, i->panel + i->n_panel,
-                  even(c.n_tile, i->n_block, i->block), even(c.n_tile, i->n_block, i->block + 1));
+static void item_run(int32_t thread, const item *i, cpu_tiler *c) {
+    c->n_row = i->n_row;
+    cpu_tiler_cut_rows(c);
+    cpu_tiler_run(c, thread, 0, i->panel, i->panel + i->n_panel,
+                  even(c->n_tile, i->n_block, i->block), even(c->n_tile, i->n_block, i->block + 1));
 }
 
 static kern_weight weight_of(const kern_weight *stacked, int32_t expert) {
     kern_weight w = *stacked;
     w.data = kern_at(w.data, (size_t)expert * cpu_packed_bytes(w.type, w.n_out, w.n_in));
     return w;
+}
+
+static kern_mem panel_of(const kern_weight *stacked, int32_t expert, int32_t panel) {
+    size_t panel_bytes = packed_panel_bytes(stacked->type, stacked->n_in);
+    return kern_at(weight_of(stacked, expert).data, (size_t)panel * panel_bytes);
 }
 
 static kern_act act_from(const kern_act *act, int32_t row) {
@@ -166,7 +178,7 @@ static const float *bias_of(kern_mem bias, const kern_experts *p, int32_t expert
     return (const float *)cpu_ptr(bias) + (size_t)expert * (size_t)p->gate->n_out + p->in0;
 }
 
-static void gate_item(const pass *a, int32_t thread, const item *i) {
+static void gate_item(const pass *a, int32_t thread, const item *i, const item *next) {
     const kern_experts *p = a->p;
     kern_weight gate = weight_of(p->gate, i->expert), up = weight_of(p->up, i->expert);
     kern_swiglu op = {.x = act_from(&p->sorted, i->row),
@@ -179,10 +191,16 @@ static void gate_item(const pass *a, int32_t thread, const item *i) {
                       .out = act_from(&p->inner, i->row)};
     cpu_swiglu_work work = {
         &op, {bias_of(p->gate_bias, p, i->expert), bias_of(p->up_bias, p, i->expert)}};
-    item_run(a, thread, i, &work, cpu_swiglu_tile);
+    int32_t panel = p->in0 / CPU_PANEL + next->panel;
+    cpu_tiler c = {
+        .dev = a->dev,
+        .op = &work,
+        .tile = cpu_swiglu_tile,
+        .next = {panel_of(p->gate, next->expert, panel), panel_of(p->up, next->expert, panel)}};
+    item_run(thread, i, &c);
 }
 
-static void down_item(const pass *a, int32_t thread, const item *i) {
+static void down_item(const pass *a, int32_t thread, const item *i, const item *next) {
     const kern_experts *p = a->p;
     kern_weight down = weight_of(p->down, i->expert);
     kern_linear op = {
@@ -196,7 +214,11 @@ static void down_item(const pass *a, int32_t thread, const item *i) {
         .leaf_in = p->leaf_in,
         .node_bytes = p->node_bytes};
     cpu_linear_work work = {&op, a->at.slot + i->row};
-    item_run(a, thread, i, &work, cpu_linear_tile);
+    cpu_tiler c = {.dev = a->dev,
+                   .op = &work,
+                   .tile = cpu_linear_tile,
+                   .next = {panel_of(p->down, next->expert, next->panel)}};
+    item_run(thread, i, &c);
 }
 
 void cpu_experts(kern_dev *dev, const kern_experts *p) {

@@ -1,12 +1,12 @@
-/* The router of a mixture of experts: one row of logits -> slots. One version for every level: a row
- * is a few thousand operations. The name gives it the flags of scalar kernels, for fmaf. */
+/* The router of a mixture of experts: one row of logits -> slots. One version for every level: a
+ * row is a few thousand operations. The name gives it the flags of scalar kernels, for fmaf. */
 #include <assert.h>
 
 #include "kern/cpu/linear_isa.h"
 #include "kern/exact_math.h"
 
-/* Order of choice: larger first, a NaN below every number. Equal ones are left to the caller, who goes
- * through the ids upward. */
+/* Order of choice: larger first, a NaN below every number. Equal ones are left to the caller, who
+ * goes through the ids upward. */
 static bool above(float a, float b) {
     return a > b || (a == a && b != b);
 }

@@ -1,16 +1,24 @@
 /* Tiles of linear layers, for the operations that are made of them: linear, swiglu, experts.
  *
- * A tile is up to 6 rows by 1, 2 or 4 panels. Every sum of a tile is made by one thread in the order
- * of numerics N2, so neither the tile's shape nor who computes it changes a bit. */
+ * A tile is up to 6 rows by 1, 2 or 4 panels. Every sum of a tile is made by one thread in the
+ * order of numerics N2, so neither the tile's shape nor who computes it changes a bit. */
 #ifndef WEFT_KERN_CPU_TILES_H
 #define WEFT_KERN_CPU_TILES_H
 
 #include "kern/cpu/linear_isa.h"
 
+/* Work that threads claim. */
+enum {
+    CPU_GROUP_PANELS = 4,     /* panels of an item */
+    CPU_BLOCK_TILES = 16,     /* most row tiles of an item */
+    CPU_ITEMS_PER_THREAD = 4, /* fewer would leave threads idle at the end */
+};
+
 typedef struct cpu_tile {
     int32_t part, panel, n_panel; /* panels are counted from the start of the part */
     int32_t row, n_row;
     int32_t fetch_first, fetch_step; /* cpu_leaf's */
+    bool last;                       /* no panels of the same item follow */
 } cpu_tile;
 
 /* The rows of an operation, and what does a tile of it. */
@@ -21,6 +29,9 @@ struct cpu_tiler {
     void (*tile)(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t);
     int32_t n_row;
     int32_t fence; /* no tile reaches over a multiple of this many panels; 0: none */
+    /* Panels that will be wanted after the last ones, of each weight that a tile reads; 0: those
+     * that follow in memory. */
+    kern_mem next[2];
 
     int32_t n_tile;      /* tiles of rows */
     int32_t tile_panels; /* widest tile that the rows of a tile leave room for */
@@ -39,7 +50,7 @@ static inline int32_t min32(int32_t a, int32_t b) {
     return a < b ? a : b;
 }
 
-/* Cuts n_row > 0 rows evenly: 7 rows are 4 + 3 and not 6 + 1, so a tail does not cost a whole tile. */
+/* Cuts n_row > 0 rows evenly: 7 rows are 4 + 3 and not 6 + 1, so a tail costs no whole tile. */
 static inline void cpu_tiler_cut_rows(cpu_tiler *c) {
     c->n_tile = ceil_div(c->n_row, CPU_TILE_ROWS);
     c->tile_panels = CPU_TILE_FLOATS / CPU_PANEL / ceil_div(c->n_row, c->n_tile) >= 4 ? 4 : 2;

@@ -1,271 +1,12 @@
-/* Mixtures of experts on every level: the router against rules written here and cases worked out by
- * hand; the slots through their experts against dense scalar operations, one row and one expert at a
- * time; the sum of a token's slots; cuts and batches, which no bit may show. */
+/* Mixtures of experts on every level: the slots through their experts against dense scalar
+ * operations, one row and one expert at a time; the sum of a token's slots; cuts and batches, which
+ * no bit may show. */
 #include <math.h>
 
-#include "kern_case.h"
+#include "route_case.h"
 #include "tensor/tree.h"
 
 static const tree_prog one_leaf = {2, 1, 1, {0, TREE_EMIT}};
-
-/* ---- the router ---- */
-
-typedef struct routed {
-    buf expert, weight;
-} routed;
-
-static const int32_t *experts_of(routed r) {
-    return buf_at(r.expert);
-}
-
-static void routed_free(routed r) {
-    buf_free(r.expert);
-    buf_free(r.weight);
-}
-
-/* p without its memory; logits: [n_row][n_expert]. */
-static routed route_on(int32_t isa, kern_route p, int32_t n_thread, const float *logits,
-                       const float *correction) {
-    size_t n = (size_t)(p.n_row * p.n_used) * 4;
-    routed r = {buf_take(n), buf_take(n)};
-    const kern_table *t = table_of(isa);
-    kern_dev *dev = dev_open(t, n_thread);
-    p.logits = (kern_mem){(uintptr_t)logits};
-    p.correction = (kern_mem){(uintptr_t)correction};
-    p.expert = r.expert.mem;
-    p.weight = r.weight.mem;
-    t->route(dev, &p);
-    t->close(dev);
-    return r;
-}
-
-/* One row on every level: the ids, and the weights unless `weight` is NULL. */
-static void check_row(kern_route p, const float *logits, const float *correction,
-                      const int32_t *expert, const float *weight) {
-    p.n_row = 1;
-    for (int32_t isa = 0; isa < isa_count(); isa++) {
-        routed r = route_on(isa, p, 1, logits, correction);
-        for (int32_t i = 0; i < p.n_used; i++) {
-            assert_int_equal(experts_of(r)[i], expert[i]);
-            if (weight)
-                assert_int_equal(bits_of(buf_floats(r.weight)[i]), bits_of(weight[i]));
-        }
-        routed_free(r);
-    }
-}
-
-/* Equal numbers: the lower ids, whatever stands between them. */
-static void route_ties(void **state) {
-    (void)state;
-    static const float same[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    static const float pairs[8] = {0, 2, 1, 2, 1, 0, 2, 1};
-    kern_route p = {.kind = KERN_ROUTE_SOFTMAX, .scale = 1, .n_expert = 8, .n_used = 3};
-    for (int32_t kind = KERN_ROUTE_SOFTMAX; kind <= KERN_ROUTE_SIGMOID; kind++) {
-        p.kind = (kern_route_kind)kind;
-        check_row(p, same, NULL, (int32_t[]){0, 1, 2}, NULL);
-        check_row(p, pairs, NULL, (int32_t[]){1, 3, 6}, NULL);
-    }
-    p.n_used = 4;
-    check_row(p, pairs, NULL, (int32_t[]){1, 2, 3, 6}, NULL);
-}
-
-/* Weights in order of id and not of size; what each kind makes of equal logits is known exactly. */
-static void route_weights(void **state) {
-    (void)state;
-    static const float same[4] = {3, 3, 3, 3};
-    static const float zeros[4] = {0};
-    kern_route p = {.kind = KERN_ROUTE_SOFTMAX, .scale = 1, .n_expert = 4, .n_used = 2};
-    check_row(p, same, NULL, (int32_t[]){0, 1}, (float[]){0.25f, 0.25f});
-    p.renorm = true;
-    check_row(p, same, NULL, (int32_t[]){0, 1}, (float[]){0.5f, 0.5f});
-    p.scale = 2.5f;
-    check_row(p, same, NULL, (int32_t[]){0, 1}, (float[]){1.25f, 1.25f});
-    p.kind = KERN_ROUTE_CHOSEN;
-    p.renorm = false;
-    check_row(p, same, NULL, (int32_t[]){0, 1}, (float[]){1.25f, 1.25f});
-    p.kind = KERN_ROUTE_SIGMOID;
-    check_row(p, zeros, NULL, (int32_t[]){0, 1}, (float[]){1.25f, 1.25f});
-    p.renorm = true;
-    p.scale = 1;
-    check_row(p, zeros, NULL, (int32_t[]){0, 1}, (float[]){0.5f, 0.5f});
-    static const float rising[4] = {-1, 0, 5, 2};
-    float a = exact_exp_neg(0), b = exact_exp_neg(-3), sum = a + b;
-    p.kind = KERN_ROUTE_CHOSEN;
-    check_row(p, rising, NULL, (int32_t[]){2, 3}, (float[]){a / sum, b / sum});
-}
-
-/* A correction decides who is chosen and leaves the weights alone. */
-static void route_correction(void **state) {
-    (void)state;
-    static const float logits[6] = {2, 1, 0, -1, -2, -3};
-    static const float correction[6] = {-1, 0, 0, 0, 0.9f, 0};
-    kern_route p = {.kind = KERN_ROUTE_SIGMOID, .scale = 1, .n_expert = 6, .n_used = 2};
-    check_row(p, logits, NULL, (int32_t[]){0, 1}, (float[]){exact_sigmoid(2), exact_sigmoid(1)});
-    check_row(p, logits, correction, (int32_t[]){1, 4},
-              (float[]){exact_sigmoid(1), exact_sigmoid(-2)});
-}
-
-/* 4 groups of 3. By the two best 3 + 3 beats 5 + 0 and 4 + 1; by the best alone it does not. */
-static void route_groups(void **state) {
-    (void)state;
-    static const float logits[12] = {-9, -9, -9, 5, -9, -9, 3, 3, -9, 4, -9, -9};
-    kern_route p = {.kind = KERN_ROUTE_SIGMOID,
-                    .scale = 1,
-                    .n_expert = 12,
-                    .n_used = 2,
-                    .n_group = 4,
-                    .n_group_used = 1};
-    check_row(p, logits, NULL, (int32_t[]){6, 7}, (float[]){exact_sigmoid(3), exact_sigmoid(3)});
-    p.n_group_used = 2;
-    p.n_used = 3;
-    check_row(p, logits, NULL, (int32_t[]){3, 6, 7}, NULL);
-    p.kind = KERN_ROUTE_SOFTMAX;
-    check_row(p, logits, NULL, (int32_t[]){3, 4, 9}, NULL);
-    /* equal groups: the lower ones */
-    static const float same[12] = {0};
-    p.kind = KERN_ROUTE_SIGMOID;
-    check_row(p, same, NULL, (int32_t[]){0, 1, 2}, NULL);
-    p.n_used = 6;
-    check_row(p, same, NULL, (int32_t[]){0, 1, 2, 3, 4, 5}, NULL);
-    /* groups of one expert have one best */
-    p.n_group = 12;
-    p.n_group_used = 3;
-    p.n_used = 3;
-    check_row(p, logits, NULL, (int32_t[]){3, 6, 9}, NULL);
-}
-
-/* The rules once more: numbers by rank, that is by how many are before them. */
-typedef struct ranked {
-    float score;
-    int32_t id;
-} ranked;
-
-static int ranked_compare(const void *pa, const void *pb) {
-    const ranked *a = pa, *b = pb;
-    if (isnan(a->score) != isnan(b->score))
-        return isnan(a->score) ? 1 : -1;
-    if (a->score != b->score && !isnan(a->score))
-        return a->score > b->score ? -1 : 1;
-    return a->id - b->id;
-}
-
-static void reference_softmax(const float *x, int32_t n, float *out) {
-    float max = -INFINITY, sum = 0;
-    for (int32_t i = 0; i < n; i++)
-        max = x[i] > max ? x[i] : max;
-    for (int32_t i = 0; i < n; i++) {
-        out[i] = exact_exp_neg(x[i] - max);
-        sum += out[i];
-    }
-    for (int32_t i = 0; i < n; i++)
-        out[i] /= sum;
-}
-
-static int int_compare(const void *a, const void *b) {
-    return *(const int32_t *)a - *(const int32_t *)b;
-}
-
-static void reference_route(const kern_route *p, const float *l, const float *correction,
-                            int32_t *expert, float *weight) {
-    float s[KERN_MAX_EXPERT];
-    ranked order[KERN_MAX_EXPERT], group[KERN_MAX_EXPERT];
-    int32_t n_group = p->n_group > 1 ? p->n_group : 1, size = p->n_expert / n_group, n = 0;
-    memcpy(s, l, (size_t)p->n_expert * sizeof *s);
-    if (p->kind == KERN_ROUTE_SOFTMAX)
-        reference_softmax(l, p->n_expert, s);
-    if (p->kind == KERN_ROUTE_SIGMOID)
-        for (int32_t e = 0; e < p->n_expert; e++)
-            s[e] = exact_sigmoid(l[e]);
-    for (int32_t e = 0; e < p->n_expert; e++)
-        order[e] = (ranked){correction ? s[e] + correction[e] : s[e], e};
-    for (int32_t g = 0; g < n_group; g++) {
-        qsort(order + g * size, (size_t)size, sizeof *order, ranked_compare);
-        group[g] = (ranked){order[g * size].score, g};
-        if (p->kind == KERN_ROUTE_SIGMOID && size > 1)
-            group[g].score += order[g * size + 1].score;
-    }
-    qsort(group, (size_t)n_group, sizeof *group, ranked_compare);
-    for (int32_t e = 0; e < p->n_expert; e++)
-        for (int32_t g = 0; g < (n_group > 1 ? p->n_group_used : 1); g++)
-            if (order[e].id / size == group[g].id)
-                order[n++] = order[e];
-    qsort(order, (size_t)n, sizeof *order, ranked_compare);
-    for (int32_t i = 0; i < p->n_used; i++)
-        expert[i] = order[i].id;
-    qsort(expert, (size_t)p->n_used, sizeof *expert, int_compare);
-    float sum = 0;
-    for (int32_t i = 0; i < p->n_used; i++) {
-        weight[i] = s[expert[i]];
-        sum += weight[i];
-    }
-    if (p->kind == KERN_ROUTE_CHOSEN) {
-        float chosen[KERN_MAX_EXPERT];
-        memcpy(chosen, weight, (size_t)p->n_used * sizeof *weight);
-        reference_softmax(chosen, p->n_used, weight);
-    }
-    if (p->kind == KERN_ROUTE_SIGMOID)
-        sum += 1e-20f;
-    for (int32_t i = 0; i < p->n_used; i++) {
-        if (p->renorm && p->kind != KERN_ROUTE_CHOSEN)
-            weight[i] /= sum;
-        weight[i] *= p->scale;
-        if (isnan(weight[i]))
-            weight[i] = float_of(0xFFC00000u);
-    }
-}
-
-static float router_logit(int32_t how) {
-    static const float special[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f, 3e38f, -3e38f, 1.0f};
-    if (how == 0)
-        return rng_float() * 8.0f;
-    if (how == 1)
-        return (float)rng_below(5); /* many ties */
-    return rng_below(4) ? rng_float() * 100.0f : special[rng_below(8)];
-}
-
-static void check_route(kern_route p, int32_t how, bool corrected, int32_t n_thread) {
-    int32_t n = p.n_row * p.n_expert;
-    buf logits = buf_take((size_t)n * 4), correction = buf_take((size_t)p.n_expert * 4);
-    for (int32_t i = 0; i < n; i++)
-        buf_floats(logits)[i] = router_logit(how);
-    for (int32_t e = 0; e < p.n_expert; e++)
-        buf_floats(correction)[e] = how == 1 ? (float)rng_below(3) : rng_float();
-    const float *add = corrected ? buf_floats(correction) : NULL;
-    for (int32_t isa = 0; isa < isa_count(); isa++) {
-        routed r = route_on(isa, p, n_thread, buf_floats(logits), add);
-        for (int32_t row = 0; row < p.n_row; row++) {
-            int32_t expert[KERN_MAX_EXPERT];
-            float weight[KERN_MAX_EXPERT];
-            reference_route(&p, buf_floats(logits) + row * p.n_expert, add, expert, weight);
-            assert_memory_equal(experts_of(r) + row * p.n_used, expert, (size_t)p.n_used * 4);
-            assert_same_floats(buf_floats(r.weight) + row * p.n_used, weight, (size_t)p.n_used,
-                               "weight");
-        }
-        routed_free(r);
-    }
-    buf_free(logits);
-    buf_free(correction);
-}
-
-static void route_random(void **state) {
-    (void)state;
-    static const int32_t counts[] = {8, 32, 60, 128, 256, KERN_MAX_EXPERT};
-    for (int32_t round = 0; round < 108; round++) {
-        kern_route p = {.kind = (kern_route_kind)(round % 3),
-                        .renorm = round / 3 % 2,
-                        .scale = round % 5 ? 1.0f : 2.5f,
-                        .n_row = 1 + rng_below(4),
-                        .n_expert = counts[round / 9 % 6]};
-        p.n_used = 1 + rng_below(8);
-        if (round % 4 > 1) {
-            p.n_group = p.n_expert % 8 ? 4 : 8;
-            p.n_group_used = 1 + rng_below(p.n_group);
-            int32_t open = p.n_group_used * (p.n_expert / p.n_group);
-            p.n_used = p.n_used < open ? p.n_used : open;
-        }
-        check_route(p, round / 3 % 3, round % 2, 1 + round % 3);
-    }
-}
 
 /* ---- the slots through their experts ---- */
 
@@ -275,6 +16,7 @@ typedef struct moe_case {
     int32_t n_expert, n_used, n_row;
     kern_glu_rule rule;
     bool bias;
+    bool mixed; /* up is of a type that reads the other form of x */
 } moe_case;
 
 /* Which part of a case: leaves [lo, hi), and the table, level and threads that do it. */
@@ -290,6 +32,16 @@ typedef struct moe_world {
     act_buf x;
     buf expert, weight;
 } moe_world;
+
+static bool is_quantised(dtype type) {
+    return dtype_find(type)->quantised;
+}
+
+static dtype up_type(const moe_case *c) {
+    if (!c->mixed)
+        return c->gate_type;
+    return is_quantised(c->gate_type) ? DTYPE_F16 : DTYPE_Q8_0;
+}
 
 static size_t slot_count(const moe_case *c) {
     return (size_t)(c->n_row * c->n_used);
@@ -317,7 +69,7 @@ static void random_slots(const moe_case *c, int32_t *expert) {
 static moe_world world_make(const moe_case *c) {
     moe_world w = {.c = c, .ffn = c->leaf_in * c->n_leaf};
     w.gate = random_plain(c->gate_type, c->n_expert * w.ffn, c->hidden);
-    w.up = random_plain(c->gate_type, c->n_expert * w.ffn, c->hidden);
+    w.up = random_plain(up_type(c), c->n_expert * w.ffn, c->hidden);
     w.down = random_plain(c->down_type, c->n_expert * c->hidden, w.ffn);
     w.gate_bias = random_act(c->n_expert, w.ffn);
     w.up_bias = random_act(c->n_expert, w.ffn);
@@ -357,10 +109,6 @@ static buf packed_experts(const kern_table *t, dtype type, int32_t n_expert, int
     return b;
 }
 
-static bool is_quantised(dtype type) {
-    return dtype_find(type)->quantised;
-}
-
 /* The nodes of all slots, [emit][slot][hidden]. */
 static buf run_experts(const moe_world *w, const moe_run *run) {
     const moe_case *c = w->c;
@@ -368,13 +116,13 @@ static buf run_experts(const moe_world *w, const moe_run *run) {
     kern_dev *dev = dev_open(t, run->n_thread);
     kern_weight gate, up, down;
     buf gate_buf = packed_experts(t, c->gate_type, c->n_expert, w->ffn, c->hidden, w->gate, &gate);
-    buf up_buf = packed_experts(t, c->gate_type, c->n_expert, w->ffn, c->hidden, w->up, &up);
+    buf up_buf = packed_experts(t, up_type(c), c->n_expert, w->ffn, c->hidden, w->up, &up);
     buf down_buf = packed_experts(t, c->down_type, c->n_expert, c->hidden, w->ffn, w->down, &down);
     tree_prog tree;
     tree_cover(c->n_leaf, run->lo, run->hi, &tree);
     int32_t n_slot = (int32_t)slot_count(c), n_in = (run->hi - run->lo) * c->leaf_in;
     bool x_q8 = is_quantised(c->gate_type), inner_q8 = is_quantised(c->down_type);
-    act_buf sorted = act_take(n_slot, c->hidden, !x_q8, x_q8);
+    act_buf sorted = act_take(n_slot, c->hidden, !x_q8 || c->mixed, x_q8 || c->mixed);
     act_buf inner = act_take(n_slot, n_in, !inner_q8, inner_q8);
     buf order = buf_take((size_t)(n_slot + c->n_expert) * 4);
     size_t node_bytes = (size_t)n_slot * (size_t)c->hidden * 4;
@@ -410,7 +158,8 @@ static buf run_experts(const moe_world *w, const moe_run *run) {
     return nodes;
 }
 
-/* y = weight of rows [e n_out, (e + 1) n_out) of `plain` . x, one row, by the dense scalar operation. */
+/* y = weight of rows [e n_out, (e + 1) n_out) of `plain` . x, one row, by the dense scalar
+ * operation. */
 static void dense(kern_dev *dev, dtype type, int32_t e, int32_t n_out, int32_t n_in, buf plain,
                   const kern_linear *shape, kern_mem bias, kern_mem y) {
     const kern_table *t = table_of(0);
@@ -448,7 +197,7 @@ static void reference_slot(const moe_world *w, const moe_run *run, kern_dev *dev
     first.leaf_in = c->hidden;
     buf g = buf_take((size_t)w->ffn * 4), u = buf_take((size_t)w->ffn * 4);
     dense(dev, c->gate_type, e, w->ffn, c->hidden, w->gate, &first, gate_bias, g.mem);
-    dense(dev, c->gate_type, e, w->ffn, c->hidden, w->up, &first, up_bias, u.mem);
+    dense(dev, up_type(c), e, w->ffn, c->hidden, w->up, &first, up_bias, u.mem);
     act_buf inner = act_take(1, n_in, true, is_quantised(c->down_type));
     for (int32_t j = 0; j < n_in; j++)
         buf_floats(inner.f32)[j] =
@@ -513,7 +262,7 @@ static void experts_types(void **state) {
     for (int32_t i = 0; i < N_TYPE; i++)
         for (int32_t j = 0; j < N_TYPE; j++)
             check_experts(&(moe_case){all_types[i], all_types[j], 64, 32, 3, 5, 2, 1 + i + 3 * j,
-                                      all_rules[(i + j) % 3], i % 2 == j % 2},
+                                      all_rules[(i + j) % 3], i % 2 == j % 2, j % 3 == 1},
                           0, 3, 1 + (i + j) % 3);
 }
 
@@ -522,31 +271,34 @@ static void experts_odd_widths(void **state) {
     (void)state;
     for (int32_t i = 0; i < 3; i++) {
         check_experts(&(moe_case){all_types[i], all_types[(i + 1) % 3], 37, 21, 1, 4, 3, 9,
-                                  all_rules[i], true},
+                                  all_rules[i], true, false},
                       0, 1, 2);
         check_experts(
-            &(moe_case){all_types[i], DTYPE_Q4_0, 45, 32, 2, 7, 2, 5, all_rules[i], false}, 0, 2,
-            1 + i);
-        check_experts(&(moe_case){DTYPE_Q8_0, all_types[i], 96, 8, 6, 3, 1, 11, all_rules[i], true},
-                      2, 6, 2);
+            &(moe_case){all_types[i], DTYPE_Q4_0, 45, 32, 2, 7, 2, 5, all_rules[i], false, false},
+            0, 2, 1 + i);
+        check_experts(
+            &(moe_case){DTYPE_Q8_0, all_types[i], 96, 8, 6, 3, 1, 11, all_rules[i], true, false}, 2,
+            6, 2);
     }
 }
 
-/* One row with some experts, many rows with few, few rows with many; every count of used experts. */
+/* One row with some experts, many rows with few, few rows with many; every count of used experts.
+ */
 static void experts_shapes(void **state) {
     (void)state;
     for (int32_t n_used = 1; n_used <= 8; n_used++) {
-        check_experts(
-            &(moe_case){DTYPE_Q4_0, DTYPE_Q4_1, 96, 32, 4, 8, n_used, 1, all_rules[0], false}, 0, 4,
-            1 + n_used % 3);
+        check_experts(&(moe_case){DTYPE_Q4_0, DTYPE_Q4_1, 96, 32, 4, 8, n_used, 1, all_rules[0],
+                                  false, false},
+                      0, 4, 1 + n_used % 3);
         check_experts(&(moe_case){DTYPE_Q4_1, DTYPE_Q8_0, 32, 32, 2, 40, n_used, 7 * n_used,
-                                  all_rules[1], true},
+                                  all_rules[1], true, false},
                       0, 2, 3);
     }
-    check_experts(&(moe_case){DTYPE_Q4_0, DTYPE_Q4_0, 64, 32, 1, 2, 1, 230, all_rules[0], false}, 0,
-                  1, 3);
-    check_experts(&(moe_case){DTYPE_F32, DTYPE_F32, 20, 32, 1, 3, 3, 70, all_rules[2], true}, 0, 1,
-                  2);
+    check_experts(
+        &(moe_case){DTYPE_Q4_0, DTYPE_Q4_0, 64, 32, 1, 2, 1, 230, all_rules[0], false, false}, 0, 1,
+        3);
+    check_experts(&(moe_case){DTYPE_F32, DTYPE_F32, 20, 32, 1, 3, 3, 70, all_rules[2], true, false},
+                  0, 1, 2);
 }
 
 /* Every contiguous part of the leaves, as TP ranks have them. */
@@ -555,14 +307,14 @@ static void experts_leaves(void **state) {
     for (int32_t lo = 0; lo < 6; lo++)
         for (int32_t hi = lo + 1; hi <= 6; hi++)
             check_experts(&(moe_case){DTYPE_Q4_0, lo % 2 ? DTYPE_BF16 : DTYPE_Q8_0, 32, 32, 6, 4, 2,
-                                      3, all_rules[0], hi % 2},
+                                      3, all_rules[0], hi % 2, false},
                           lo, hi, 1 + hi % 2);
 }
 
 /* A row that is not finite makes its own slots NaN, and no other. */
 static void experts_non_finite_row(void **state) {
     (void)state;
-    moe_case c = {DTYPE_Q4_0, DTYPE_Q4_0, 64, 32, 2, 4, 2, 9, all_rules[0], false};
+    moe_case c = {DTYPE_Q4_0, DTYPE_Q4_0, 64, 32, 2, 4, 2, 9, all_rules[0], false, false};
     moe_world w = world_make(&c);
     buf_floats(w.x.f32)[4 * c.hidden + 7] = NAN;
     cpu_act_write_row(&cpu_linear_scalar, &w.x.act, 4, buf_floats(w.x.f32) + 4 * c.hidden);
@@ -716,7 +468,8 @@ static void cuts_of_ffn(void **state) {
     (void)state;
     for (int32_t i = 0; i < N_TYPE; i++) {
         moe_case c = {
-            all_types[i], all_types[(i + 2) % N_TYPE], 64, 32, 6, 5, 2, 4, all_rules[i % 3], true};
+            all_types[i], all_types[(i + 2) % N_TYPE], 64, 32, 6, 5, 2, 4, all_rules[i % 3], true,
+            false};
         moe_world w = world_make(&c);
         buf whole = run_cut(&w, 0, 0);
         for (int32_t isa = 0; isa < isa_count(); isa++)
@@ -760,9 +513,17 @@ static void row_independence(void **state) {
     enum { N_ROW = 64 };
     for (int32_t isa = 0; isa < isa_count(); isa++)
         for (int32_t i = 0; i < N_TYPE; i++) {
-            moe_case c = {
-                all_types[i], all_types[(i + 3) % N_TYPE], 64, 32, 2, 8, 3, N_ROW, all_rules[i % 3],
-                true};
+            moe_case c = {all_types[i],
+                          all_types[(i + 3) % N_TYPE],
+                          64,
+                          32,
+                          2,
+                          8,
+                          3,
+                          N_ROW,
+                          all_rules[i % 3],
+                          true,
+                          false};
             moe_world w = world_make(&c);
             buf logits = buf_take((size_t)(N_ROW * c.n_expert) * 4);
             for (int32_t k = 0; k < N_ROW * c.n_expert; k++)
@@ -785,7 +546,6 @@ static void nothing_to_do(void **state) {
     (void)state;
     const kern_table *t = table_of(0);
     kern_dev *dev = dev_open(t, 2);
-    t->route(dev, &(kern_route){.n_expert = 4, .n_used = 2});
     t->experts(dev, &(kern_experts){.n_expert = 4, .n_used = 2, .n_in = 32});
     t->experts(dev, &(kern_experts){.n_row = 3, .n_expert = 4, .n_used = 2});
     t->moe_sum(dev, &(kern_moe_sum){.n_used = 2, .hidden = 32});
@@ -794,11 +554,6 @@ static void nothing_to_do(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(route_ties),
-        cmocka_unit_test(route_weights),
-        cmocka_unit_test(route_correction),
-        cmocka_unit_test(route_groups),
-        cmocka_unit_test(route_random),
         cmocka_unit_test(experts_types),
         cmocka_unit_test(experts_odd_widths),
         cmocka_unit_test(experts_shapes),
