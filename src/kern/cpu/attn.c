@@ -119,7 +119,7 @@ static query_block walk_to(const fold_job *j, item_walk *w, int32_t want) {
                 w->item += n_item;
             }
         }
-    assert(!"item number out of range");
+    assert(false && "item number out of range");
     return (query_block){0};
 }
 
