@@ -46,15 +46,27 @@ typedef struct load_string {
     size_t bytes;
 } load_string;
 
+/* A vocabulary has one of two sources. Of a folder: tokenizer_json, which says all about texts and
+ * tokens; then `model`, `pre` and the arrays are NULL and their counts 0. Of a GGUF: all but
+ * tokenizer_json. The last group belongs to both. */
+enum { LOAD_MAX_EOS = 8 };
 typedef struct load_vocab {
-    const char *model; /* "gpt2" */
-    const char *pre;   /* "gpt-2", "smollm", "llama-bpe", "qwen2" */
+    load_string tokenizer_json; /* the bytes of tokenizer.json; data NULL: none */
+
+    const char *model; /* tokenizer.ggml.model: "gpt2", "llama", "gemma4" */
+    const char *pre;   /* tokenizer.ggml.pre, NULL: none */
     int32_t n_token, n_merge;
-    const load_string *token; /* [n_token] in the byte alphabet of GPT-2 */
+    const load_string *token; /* [n_token] as the file spells them */
     const uint8_t *type;      /* [n_token] LOAD_TOKEN_* */
+    const float *score;       /* [n_token], NULL: none */
     const load_string *merge; /* [n_merge] "left right" */
-    int32_t bos, eos, eot;    /* -1: none */
-    bool add_bos;
+    int32_t unk;              /* -1: none */
+    bool add_space_prefix;    /* a text begins with a blank of its own (model "llama") */
+
+    int32_t bos;                   /* -1: none */
+    int32_t eos_ids[LOAD_MAX_EOS]; /* [n_eos] tokens that end an answer, the main one first */
+    int32_t n_eos;
+    bool add_bos;              /* a text begins with bos, also where tokenizer_json does not say so */
     load_string chat_template; /* data NULL: none */
 } load_vocab;
 
