@@ -62,11 +62,12 @@ typedef struct load_vocab {
     const load_string *merge; /* [n_merge] "left right" */
     int32_t unk;              /* -1: none */
     bool add_space_prefix;    /* a text begins with a blank of its own (model "llama") */
+    bool add_bos_unsaid;      /* the file has no add_bos: what is usual for model and pre holds */
 
     int32_t bos;                   /* -1: none */
     int32_t eos_ids[LOAD_MAX_EOS]; /* [n_eos] tokens that end an answer, the main one first */
     int32_t n_eos;
-    bool add_bos;              /* a text begins with bos, also where tokenizer_json does not say so */
+    bool add_bos; /* a text begins with bos, also where tokenizer_json does not say so */
     load_string chat_template; /* data NULL: none */
 } load_vocab;
 
@@ -83,7 +84,10 @@ typedef struct load_llama {
 typedef struct load_model load_model;
 
 weft_status load_open(const char *path, load_model **out, weft_error *err);
-/* The same over bytes in memory (borrowed, 8-byte aligned), for fuzzing. */
+/* Only the vocabulary: the rest of the file is not looked at and may be missing. The questions below
+ * about configuration and weights have no answer then. */
+weft_status load_open_vocab(const char *path, load_model **out, weft_error *err);
+/* load_open over bytes in memory (borrowed, 8-byte aligned), for fuzzing. */
 weft_status load_open_memory(const void *data, size_t bytes, const char *name, load_model **out,
                              weft_error *err);
 void load_close(load_model *m); /* NULL is allowed */

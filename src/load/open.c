@@ -53,8 +53,17 @@ static weft_status name_error(const char *file_name, const weft_error *what, wef
     return error_set_at(err, what->status, what->offset, "%s: %s", file_name, what->text);
 }
 
-weft_status load_open_memory(const void *data, size_t bytes, const char *name, load_model **out,
-                             weft_error *err) {
+static weft_status read_rest(load_model *m, weft_error *err) {
+    weft_status s;
+    if ((s = load_read_config(m, err)) != WEFT_OK || (s = load_read_vocab(m, err)) != WEFT_OK) {
+        return s;
+    }
+    return load_read_llama(m, err);
+}
+
+static weft_status open_bytes(const void *data, size_t bytes, const char *name,
+                              weft_status (*read)(load_model *, weft_error *), load_model **out,
+                              weft_error *err) {
     enum { NAME_BYTES = 128 };
     load_model *m = calloc(1, sizeof *m);
     char *shown = m != NULL ? load_arena_take(&m->arena, NAME_BYTES, 1) : NULL;
@@ -67,8 +76,7 @@ weft_status load_open_memory(const void *data, size_t bytes, const char *name, l
     weft_error what;
     weft_status s;
     if ((s = gguf_read(data, bytes, shown, &m->arena, &m->file, &what)) != WEFT_OK ||
-        (s = load_read_config(m, &what)) != WEFT_OK || (s = load_read_vocab(m, &what)) != WEFT_OK ||
-        (s = load_read_llama(m, &what)) != WEFT_OK) {
+        (s = read(m, &what)) != WEFT_OK) {
         name_error(shown, &what, err);
         load_close(m);
         return s;
@@ -77,7 +85,13 @@ weft_status load_open_memory(const void *data, size_t bytes, const char *name, l
     return WEFT_OK;
 }
 
-weft_status load_open(const char *path, load_model **out, weft_error *err) {
+weft_status load_open_memory(const void *data, size_t bytes, const char *name, load_model **out,
+                             weft_error *err) {
+    return open_bytes(data, bytes, name, read_rest, out, err);
+}
+
+static weft_status open_path(const char *path, weft_status (*read)(load_model *, weft_error *),
+                             load_model **out, weft_error *err) {
     const void *bytes;
     size_t n_bytes;
     weft_status s = load_map_file(path, &bytes, &n_bytes, err);
@@ -86,7 +100,7 @@ weft_status load_open(const char *path, load_model **out, weft_error *err) {
     }
     const char *slash = strrchr(path, '/');
     load_model *m;
-    s = load_open_memory(bytes, n_bytes, slash != NULL ? slash + 1 : path, &m, err);
+    s = open_bytes(bytes, n_bytes, slash != NULL ? slash + 1 : path, read, &m, err);
     if (s != WEFT_OK) {
         load_unmap_file(bytes, n_bytes);
         return s;
@@ -95,6 +109,14 @@ weft_status load_open(const char *path, load_model **out, weft_error *err) {
     m->map_bytes = n_bytes;
     *out = m;
     return WEFT_OK;
+}
+
+weft_status load_open(const char *path, load_model **out, weft_error *err) {
+    return open_path(path, read_rest, out, err);
+}
+
+weft_status load_open_vocab(const char *path, load_model **out, weft_error *err) {
+    return open_path(path, load_read_vocab, out, err);
 }
 
 void load_forget_pages(const load_model *m) {

@@ -175,7 +175,11 @@ static void test_bad_files(void **state) {
     assert_non_null(expect);
     assert_int_equal(json_array_size(expect), 95);
     for (size_t i = 0; i < json_array_size(expect); i++) {
-        check_bad_file(json_array_get(expect, i));
+        const json_t *entry = json_array_get(expect, i);
+        /* pre_missing and pre_nonsense: which names are known is said by tok, and tested there */
+        if (strncmp(json_string_value(json_object_get(entry, "file")), "pre_", 4) != 0) {
+            check_bad_file(entry);
+        }
     }
     json_decref(expect);
 }
@@ -315,8 +319,8 @@ static void test_golden_config(void **state) {
     assert_int_equal(w->layer[0].ffn_down->bytes, 512 * 256 / 32 * 34);
     const load_vocab *v = load_get_vocab(m);
     assert_int_equal(v->bos, 376);
-    assert_int_equal(v->eos, 378);
-    assert_int_equal(v->eot, -1);
+    assert_int_equal(v->n_eos, 1);
+    assert_int_equal(v->eos_ids[0], 378);
     assert_int_equal(v->type[382], LOAD_TOKEN_USER);
     assert_int_equal(v->type[376], LOAD_TOKEN_CONTROL);
     assert_int_equal(v->type[0], LOAD_TOKEN_NORMAL);
@@ -344,8 +348,8 @@ static void test_all_keys(void **state) {
     assert_true(holds(log, "llama.unknown") && holds(log, "the first is extra"));
     const load_vocab *v = load_get_vocab(m);
     assert_string_equal(v->pre, "llama-bpe");
-    assert_true(v->add_bos);
-    assert_int_equal(v->eot, 3);
+    assert_true(v->add_bos && !v->add_bos_unsaid);
+    assert_int_equal(v->eos_ids[v->n_eos - 1], 3);
     assert_int_equal(v->n_merge, 1); /* without the head line */
     assert_memory_equal(v->merge[0].data, "a b", 3);
     assert_int_equal(v->chat_template.bytes, 5);
@@ -389,7 +393,7 @@ static void test_demo(void **state) {
     assert_int_equal(v->n_token, 49152);
     assert_int_equal(v->n_merge, 48900);
     assert_int_equal(v->bos, 1);
-    assert_int_equal(v->eos, 2);
+    assert_int_equal(v->eos_ids[0], 2);
     assert_false(v->add_bos);
     assert_non_null(v->chat_template.data);
     assert_memory_equal(v->token[2].data, "<|im_end|>", v->token[2].bytes);
