@@ -59,22 +59,18 @@ void weft_model_get_info(const weft_model *m, weft_model_info *out) {
     *out = m->info;
 }
 
-/* One BOS where the model asks for it, also when the text already begins with it. */
 weft_status weft_tokenize(const weft_model *m, const char *text, size_t text_bytes, bool special,
                           int32_t *ids, size_t cap, size_t *n, weft_error *err) {
     int32_t *got = NULL;
     size_t n_got = 0;
-    weft_status s = tok_encode(m->tok, text, text_bytes, special, &got, &n_got, err);
+    weft_status s = special ? tok_encode_prompt(m->tok, text, text_bytes, &got, &n_got, err)
+                            : tok_encode(m->tok, text, text_bytes, false, &got, &n_got, err);
     if (s != WEFT_OK)
         return s;
-    int32_t bos = special ? tok_bos(m->tok) : -1;
-    size_t lead = bos >= 0 && !(n_got > 0 && got[0] == bos) ? 1 : 0;
-    if (lead && cap > 0)
-        ids[0] = bos;
-    for (size_t i = 0; i < n_got && lead + i < cap; i++)
-        ids[lead + i] = got[i];
+    for (size_t i = 0; i < n_got && i < cap; i++)
+        ids[i] = got[i];
     free(got);
-    *n = lead + n_got;
+    *n = n_got;
     return WEFT_OK;
 }
 

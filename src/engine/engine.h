@@ -65,7 +65,7 @@ typedef struct front_request {
     sched_request *r;
     weft_request params; /* prompt and stop point to own copies */
     char **stop;
-    tok_stream stream;
+    tok_stream *stream;
     char *held; /* text that may still become a stop string */
     size_t n_held, held_cap;
     int32_t n_prompt, n_output;

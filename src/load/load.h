@@ -59,6 +59,7 @@ typedef struct load_vocab {
     const load_string *merge; /* [n_merge] "left right" */
     int32_t unk;              /* -1: none */
     bool add_space_prefix;    /* a text begins with a blank of its own (model "llama") */
+    bool add_bos_unsaid;      /* the file has no add_bos: what is usual for model and pre holds */
 
     int32_t bos;                   /* -1: none */
     int32_t eos_ids[LOAD_MAX_EOS]; /* [n_eos] tokens that end an answer, the main one first */

@@ -371,7 +371,7 @@ static void test_all_keys(void **state) {
     assert_int_equal(s, WEFT_OK);
     const load_vocab *v = load_get_vocab(m);
     assert_string_equal(v->pre, "llama-bpe");
-    assert_true(v->add_bos);
+    assert_true(v->add_bos && !v->add_bos_unsaid);
     assert_int_equal(v->eos_ids[v->n_eos - 1], 3);
     assert_int_equal(v->n_merge, 1); /* without the head line */
     assert_memory_equal(v->merge[0].data, "a b", 3);
