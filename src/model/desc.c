@@ -102,7 +102,6 @@ static const char *const harmless_members[] = {
     "pretraining_tp",
     "ep_size",
     "max_window_layers",
-    "layer_types",
     "cache_implementation",
     "output_attentions",
     "output_hidden_states",
@@ -111,7 +110,6 @@ static const char *const harmless_members[] = {
     "num_nextn_predict_layers",
     "qk_head_dim",
     "head_dim",
-    "moe_layer_freq",
     "vocab_size_per_layer_input",
     "unsloth_version",
     "use_flash_attn",
@@ -144,11 +142,11 @@ static const struct {
 
 /* Behind the architecture's name: of no influence, or only looked at by what is refused anyway. */
 static const char *const harmless_keys[] = {
-    "tensor_data_layout",       "rope.scaling.original_context_length",
-    "rope.scaling.finetuned",   "rope.dimension_count",
-    "rope.freq_base",           "rope.freq_base_swa",
-    "rope.dimension_count_swa", "attention.value_length",
-    "attention.key_length",     "feed_forward_length",
+    "tensor_data_layout",     "rope.scaling.original_context_length",
+    "rope.scaling.finetuned", "rope.dimension_count",
+    "rope.freq_base",         "rope.freq_base_swa",
+    "attention.value_length", "attention.key_length",
+    "feed_forward_length",
 };
 
 /* Where an unknown key of GGUF is certainly part of the computation. */
@@ -162,8 +160,27 @@ static bool in_list(const char *key, const char *const *list, size_t n) {
 }
 #define IN(key, list) in_list(key, list, sizeof list / sizeof *list)
 
+/* Which layers have a window, of a model that has none or one on all. */
+static void check_layer_types(model_reader *r) {
+    static const char key[] = "layer_types";
+    int32_t n = load_array_length(r->file, key);
+    for (int32_t i = 0; i < n && r->status == WEFT_OK; i++) {
+        load_string s = {0};
+        r->status = load_array_text(r->file, key, i, &s, r->err);
+        if (r->status == WEFT_OK && !is(s, "full_attention"))
+            read_fail(r,
+                      "layer_types[%d] is %.*s: weft does not compute this, expected "
+                      "full_attention in a %s model",
+                      i, (int)(s.bytes < 60 ? s.bytes : 60), s.data, r->c->architecture);
+    }
+}
+
 static void check_member(model_reader *r, int32_t i) {
     const char *key = load_key_at(r->file, i);
+    if (strcmp(key, "layer_types") == 0) {
+        check_layer_types(r);
+        return;
+    }
     size_t n = strcspn(key, ".");
     char top[100];
     snprintf(top, sizeof top, "%.*s", (int)(n < 99 ? n : 99), key);
@@ -171,7 +188,8 @@ static void check_member(model_reader *r, int32_t i) {
     bool off = load_value_number(r->file, i, &value) && value == 0; /* false is off as well */
     char text[16];
     load_value_text(r->file, i, text, sizeof text);
-    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 || strncmp(text, "0 x ", 4) == 0)
+    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 ||
+        strncmp(text, "0 x ", 4) == 0)
         return;
     r->status = load_refuse(r->file, key, "no such key", r->err);
 }
