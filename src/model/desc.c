@@ -320,10 +320,18 @@ static void for_show(model_desc *d) {
     c->ffn = l->ffn != 0 ? l->ffn : c->moe.ffn;
 }
 
+/* Told before a tensor under another name is missed. */
+static void refuse_quantised_folder(model_reader *r) {
+    if (r->folder && load_has(r->file, "quantization_config"))
+        read_fail(r, "config.json has a quantization_config: weft does not compute with quantised "
+                     "tensors of a folder, expected float weights, or a GGUF file");
+}
+
 static void read_all(model_reader *r) {
     const model_arch *arch = find_arch(r);
     if (arch == NULL)
         return;
+    refuse_quantised_folder(r);
     r->d->arch = arch;
     r->c->architecture = arch->name;
     if (!r->folder)

@@ -72,6 +72,13 @@ static void read_layers(model_reader *r) {
     }
 }
 
+/* GGUF says in a tensor which pairs turn, and has no other word about it. */
+static void read_full_rope(model_reader *r, int32_t dim) {
+    if (!read_has(r, -1, NULL, "rope_freqs.weight"))
+        read_fail(r, "tensor rope_freqs.weight is missing: which pairs of full layers turn");
+    read_rope(r, ROPE_FULL, dim, NULL);
+}
+
 /* The tables are as wide as the heads of their kind. */
 static void read_ropes(model_reader *r) {
     int32_t dim[2] = {0, 0};
@@ -86,7 +93,7 @@ static void read_ropes(model_reader *r) {
         if (dim[k] != 0 && r->folder)
             read_rope(r, k, dim[k], k == ROPE_FULL ? "full_attention" : "sliding_attention");
         else if (dim[k] != 0 && k == ROPE_FULL)
-            read_rope(r, k, dim[k], NULL);
+            read_full_rope(r, dim[k]);
         else if (dim[k] != 0)
             read_rope_base(r, k, dim[k], read_real(r, NULL, "rope.freq_base_swa", 1, 1e30, 10000));
 }
