@@ -112,9 +112,13 @@ static const char *const harmless_members[] = {
     "head_dim",
     "vocab_size_per_layer_input",
     "unsloth_version",
+    "unsloth_fixed",
+    "is_llama_config",
+    "transformers", /* .js_config */
     "use_flash_attn",
     "_name_or_path",
     "_attn_implementation",
+    "_attn_implementation_autoset",
     "auto_map",
     "tokenizer_class",
     "swiglu_alpha",

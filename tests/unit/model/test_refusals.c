@@ -69,6 +69,29 @@ static void test_rope(void **state) {
     TRY_CONFIG(cases);
 }
 
+/* Members that published models have and that change nothing. */
+static void test_harmless(void **state) {
+    (void)state;
+    static const folder_case cases[] = {
+        MORE("llama_gqa3", "\"is_llama_config\": true, \"rope_interleaved\": false", NULL),
+        MORE("llama_gqa3", "\"transformers.js_config\": {\"kv_cache_dtype\": {\"q4\": \"f\"}}",
+             NULL),
+        MORE("llama_gqa3", "\"_attn_implementation_autoset\": true, \"torch_dtype\": \"float32\"",
+             NULL),
+        MORE("qwen2", "\"use_mrope\": false", NULL),
+        MORE("deepseek_v2_lite", "\"aux_loss_alpha\": 0.001, \"seq_aux\": true, \"ep_size\": 1",
+             NULL),
+        MORE("deepseek_v2_lite",
+             "\"auto_map\": {\"AutoModel\": \"a.B\"}, \"scoring_func\": \"softmax\"", NULL),
+        MORE("gpt_oss", "\"experts_per_token\": 2, \"initial_context_length\": 128", NULL),
+        MORE("gpt_oss", "\"experts_per_token\": 3", "experts_per_token is 3"),
+        MORE("gemma3", "\"cache_implementation\": \"hybrid\"", NULL),
+        MORE("gemma3", "\"sliding_window_pattern\": 6", NULL),
+        MORE("mixtral", "\"router_jitter\": 0.0", NULL),
+    };
+    TRY_CONFIG(cases);
+}
+
 static void test_features(void **state) {
     (void)state;
     static const folder_case cases[] = {
@@ -403,12 +426,12 @@ int main(void) {
         return 77;
     free(twin);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rope),         cmocka_unit_test(test_features),
-        cmocka_unit_test(test_windows),      cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_sizes),        cmocka_unit_test(test_folder_tensors),
-        cmocka_unit_test(test_gguf_numbers), cmocka_unit_test(test_gguf_texts),
-        cmocka_unit_test(test_gguf_missing), cmocka_unit_test(test_gguf_surplus),
-        cmocka_unit_test(test_gguf_types),
+        cmocka_unit_test(test_rope),           cmocka_unit_test(test_harmless),
+        cmocka_unit_test(test_features),       cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_experts),        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_folder_tensors), cmocka_unit_test(test_gguf_numbers),
+        cmocka_unit_test(test_gguf_texts),     cmocka_unit_test(test_gguf_missing),
+        cmocka_unit_test(test_gguf_surplus),   cmocka_unit_test(test_gguf_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
