@@ -1,16 +1,23 @@
-# weft check on every architecture and every exchange, with steps that mix prompts and decodes, random arrivals, budgets and preemption;
-# the GGUF twins too.
+# weft check on every architecture: every exchange; steps that mix prompts and decodes; random arrivals, budgets and preemption. The GGUF
+# twins as well.
 . "$(dirname "$0")/lib.sh"
 models=$WEFT_GOLDEN/models
 need_file "$models/qwen3/model.safetensors"
 need_file "$WEFT_TWINS/qwen3.gguf"
 
-for model in "$models"/*/ "$WEFT_TWINS"/*.gguf; do
-    for suite in cp mixed random; do
-        weft check -m "$model" --suite $suite --each-exchange
-        want_rc 0 "$model, suite $suite"
-        want_text "$out" " 0 requests differ" "$model, suite $suite"
-        echo "$(basename "$model"), $suite: $(tail -1 <<<"$out")"
-    done
+check() { # MODEL OPTION...
+    weft check -m "$@"
+    want_rc 0 "$*"
+    want_text "$out" " 0 requests differ" "$*"
+    echo "$*: $(tail -1 <<<"$out")"
+}
+
+for model in "$models"/*/; do
+    check "$model" --suite cp --each-exchange
+    check "$model" --suite mixed
+    check "$model" --suite random
+done
+for model in "$WEFT_TWINS"/*.gguf; do
+    check "$model" --suite cp
 done
 finish

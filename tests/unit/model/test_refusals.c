@@ -127,9 +127,9 @@ static void test_features(void **state) {
         MORE("llama_gqa3", "\"use_qk_norm\": false", NULL),
         MORE("llama_gqa3", "\"alibi\": true", "alibi is true"),
         MORE("qwen3", "\"quantization_config\": {\"quant_method\": \"fp8\"}",
-             "quantization_config"),
+             "has a quantization_config"),
         MORE("gpt_oss", "\"quantization_config\": {\"quant_method\": \"mxfp4\"}",
-             "quantization_config"),
+             "has a quantization_config"),
         {"qwen3", "\"qwen3\"", "\"qwen3_next\"", "model_type is qwen3_next"},
     };
     TRY_CONFIG(cases);
