@@ -13,6 +13,14 @@
 #include "kern/exact_double.h"
 #include "unit/kern/attn_world.h"
 
+/* The table of a plain RoPE: freq[i] = base^(-2 i / dim). */
+static void rope_table(double base, int32_t dim, int32_t pos0, int32_t n_pos, float *out) {
+    double freq[256];
+    for (int32_t i = 0; i < dim / 2; i++)
+        freq[i] = exact_exp(-(2.0 * i / dim) * exact_log(base));
+    kern_rope_table(freq, dim / 2, 1.0, pos0, n_pos, out);
+}
+
 static const char *const levels[] = {"scalar", "avx2", "avx512vnni"};
 enum { N_LEVEL = sizeof levels / sizeof *levels };
 static const cpu_attn_isa *const micro_kernels[N_LEVEL] = {&cpu_attn_scalar, &cpu_attn_avx2,
@@ -65,7 +73,7 @@ static void table_against_libm(void **state) {
             int32_t d = dims[k];
             float row[128];
             for (size_t p = 0; p < sizeof positions / sizeof *positions; p++) {
-                kern_rope_table(bases[b], d, positions[p], 1, row);
+                rope_table(bases[b], d, positions[p], 1, row);
                 for (int32_t i = 0; i < d / 2; i++) {
                     long double angle = positions[p] * powl(bases[b], -2.0L * i / d);
                     double tolerance = 2.99e-8 + 3e-16 * (double)angle; /* angle in double */
@@ -79,9 +87,9 @@ static void table_against_libm(void **state) {
 static void table_does_not_depend_on_its_start(void **state) {
     (void)state;
     static float whole[300 * 24], part[300 * 24];
-    kern_rope_table(10000.0, 24, 0, 300, whole);
+    rope_table(10000.0, 24, 0, 300, whole);
     for (int32_t pos = 0; pos < 300; pos += 37)
-        kern_rope_table(10000.0, 24, pos, pos + 37 < 300 ? 37 : 300 - pos, part + pos * 24);
+        rope_table(10000.0, 24, pos, pos + 37 < 300 ? 37 : 300 - pos, part + pos * 24);
     assert_memory_equal(whole, part, sizeof whole);
     for (int32_t i = 0; i < 12; i++) {
         assert_true(whole[2 * i] == 1.0f);
@@ -140,7 +148,7 @@ static rope_case draw_case(world_rng *r) {
     for (size_t i = 0; i < n; i++)
         c.qkv[i] = rng_int(r, 0, 9) ? 4 * rng_float(r) : special[rng_int(r, 0, 13)];
     c.table = world_floats((size_t)MAX_LEN * (size_t)c.rope_dim);
-    kern_rope_table(10000.0, c.rope_dim, 0, MAX_LEN, c.table);
+    rope_table(10000.0, c.rope_dim, 0, MAX_LEN, c.table);
     c.pos = malloc((size_t)c.n_tok * sizeof *c.pos);
     for (int32_t i = 0; i < c.n_tok; i++)
         c.pos[i] = rng_int(r, 0, 3) ? rng_int(r, 0, MAX_LEN - 1) : 0;
@@ -314,7 +322,7 @@ static rope_case draw_latent_case(world_rng *r, int32_t latent, int32_t rope) {
     for (size_t i = 0; i < n; i++)
         c.qkv[i] = 4 * rng_float(r);
     c.table = world_floats((size_t)MAX_LEN * (size_t)rope);
-    kern_rope_table(10000.0, rope, 0, MAX_LEN, c.table);
+    rope_table(10000.0, rope, 0, MAX_LEN, c.table);
     c.pos = malloc((size_t)c.n_tok * sizeof *c.pos);
     for (int32_t i = 0; i < c.n_tok; i++)
         c.pos[i] = rng_int(r, 0, MAX_LEN - 1);
@@ -424,7 +432,7 @@ static void rope_makes_one_nan(void **state) {
     const float odd[] = {INFINITY, -INFINITY, cpu_nan(), 0.0f, -0.0f};
     for (int32_t round = 0; round < 500; round++) {
         float x[2 * N_PAIR], cs[2 * N_PAIR], y[2][2 * N_PAIR];
-        kern_rope_table(10000.0, 2 * N_PAIR, round % 3 ? round : 0, 1, cs);
+        rope_table(10000.0, 2 * N_PAIR, round % 3 ? round : 0, 1, cs);
         for (int32_t i = 0; i < 2 * N_PAIR; i++)
             x[i] = rng_int(&r, 0, 2) ? rng_float(&r) : odd[rng_int(&r, 0, 4)];
         int32_t n_pair = 1 + round % N_PAIR; /* a compiler's tail may differ from its loop */
