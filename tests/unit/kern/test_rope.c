@@ -8,15 +8,9 @@
 
 #include <cmocka.h>
 
-#include "kern/cpu/attn_isa.h"
 #include "kern/cpu/linear_isa.h"
 #include "kern/exact_double.h"
 #include "unit/kern/attn_world.h"
-
-static const char *const levels[] = {"scalar", "avx2", "avx512vnni"};
-enum { N_LEVEL = sizeof levels / sizeof *levels };
-static const cpu_attn_isa *const micro_kernels[N_LEVEL] = {&cpu_attn_scalar, &cpu_attn_avx2,
-                                                           &cpu_attn_avx512};
 
 static double relative(double got, long double want) {
     return want == 0 ? fabs(got) : (double)fabsl((got - want) / want);
