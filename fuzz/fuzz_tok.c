@@ -78,9 +78,10 @@ static tok *open_tok(int pre, load_string chat_template) {
                         .token = token,
                         .type = type,
                         .merge = merge,
+                        .unk = -1,
                         .bos = -1,
-                        .eos = N_PLAIN,
-                        .eot = -1,
+                        .eos_ids = {N_PLAIN},
+                        .n_eos = 1,
                         .chat_template = chat_template};
     tok *t = NULL;
     CHECK(tok_create(&vocab, &t, NULL) == WEFT_OK);
@@ -136,16 +137,23 @@ static void check_round_trip(const tok *t, const char *text, size_t n, bool spec
     bool any_added = false;
     CHECK(tok_encode(t, text, n, special, &ids, &n_id, NULL) == WEFT_OK);
     char *back = malloc(4 * n + 64); /* NFC grows text by 3 at most */
-    tok_stream stream = {.n_held = 0};
+    tok_stream *stream = NULL;
+    const char *given;
+    size_t n_given;
+    CHECK(tok_stream_open(t, false, &stream, NULL) == WEFT_OK);
     for (size_t i = 0; i < n_id; i++) {
         size_t bytes;
         const char *part = tok_bytes(t, ids[i], &bytes);
         CHECK(part != NULL && bytes > 0);
         CHECK(special || !tok_is_special(t, ids[i]));
         any_added = any_added || ids[i] >= N_PLAIN;
-        n_back += tok_stream_push(&stream, part, bytes, back + n_back);
+        CHECK(tok_stream_push(stream, ids[i], &given, &n_given, NULL) == WEFT_OK);
+        CHECK(valid_bytes(given, n_given) == n_given);
+        memcpy(back + n_back, given, n_given);
+        n_back += n_given;
     }
-    CHECK(tok_stream_end(&stream, back + n_back) == 0);
+    CHECK(tok_stream_end(stream, &given, &n_given, NULL) == WEFT_OK && n_given == 0);
+    tok_stream_close(stream);
     if (!composes) {
         check_same(back, n_back, text, n);
     } else {
@@ -164,18 +172,18 @@ static void check_round_trip(const tok *t, const char *text, size_t n, bool spec
 
 static void check_stream(const char *bytes, size_t n, size_t step) {
     char *whole = malloc(3 * n + 16), *cut = malloc(3 * n + 16);
-    tok_stream stream = {.n_held = 0};
-    size_t n_whole = tok_stream_push(&stream, bytes, n, whole), n_cut = 0;
+    tok_utf8 stream = {.n_held = 0};
+    size_t n_whole = tok_utf8_push(&stream, bytes, n, whole), n_cut = 0;
     CHECK(valid_bytes(whole, n_whole) == n_whole);
-    n_whole += tok_stream_end(&stream, whole + n_whole);
+    n_whole += tok_utf8_end(&stream, whole + n_whole);
     for (size_t at = 0; at < n; at += step) {
         size_t take = step < n - at ? step : n - at;
-        size_t got = tok_stream_push(&stream, bytes + at, take, cut + n_cut);
+        size_t got = tok_utf8_push(&stream, bytes + at, take, cut + n_cut);
         CHECK(valid_bytes(cut + n_cut, got) == got);
         CHECK(stream.n_held >= 0 && stream.n_held <= 3);
         n_cut += got;
     }
-    n_cut += tok_stream_end(&stream, cut + n_cut);
+    n_cut += tok_utf8_end(&stream, cut + n_cut);
     check_same(whole, n_whole, cut, n_cut);
     free(whole);
     free(cut);

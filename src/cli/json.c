@@ -10,9 +10,9 @@ json_t *cli_json_text(const char *bytes, size_t n) {
     if (!text) {
         return NULL;
     }
-    tok_stream s = {{0}, 0};
-    size_t made = tok_stream_push(&s, bytes, n, text);
-    made += tok_stream_end(&s, text + made);
+    tok_utf8 s = {{0}, 0};
+    size_t made = tok_utf8_push(&s, bytes, n, text);
+    made += tok_utf8_end(&s, text + made);
     json_t *out = json_stringn(text, made);
     free(text);
     return out;

@@ -58,7 +58,7 @@ typedef struct opened {
 static weft_status open_tok(const char *path, opened *out, weft_error *err) {
     load_model *file = NULL;
     tok *t = NULL;
-    weft_status st = load_open(path, &file, err);
+    weft_status st = load_open_vocab(path, &file, err);
     if (st != WEFT_OK) {
         return st;
     }
@@ -99,25 +99,14 @@ static int encode(const values *v, const opened *o) {
     if (cli_read_prompt(v->text, v->file, &text, &bytes, &err) != WEFT_OK) {
         return cli_fail(&err);
     }
-    weft_status st = tok_encode(o->tok, text, bytes, v->special, &ids, &n, &err);
+    weft_status st = v->special
+                         ? tok_encode_prompt(o->tok, text, bytes, &ids, &n, &err) /* as run does */
+                         : tok_encode(o->tok, text, bytes, false, &ids, &n, &err);
     free(text);
     if (st != WEFT_OK) {
         return cli_fail(&err);
     }
-    int32_t bos = v->special ? tok_bos(o->tok) : -1;
-    int rc;
-    if (bos >= 0 && !(n > 0 && ids[0] == bos)) { /* one, as run does it */
-        int32_t *with = malloc((n + 1) * sizeof *with);
-        if (with) {
-            with[0] = bos;
-            memcpy(with + 1, ids, n * sizeof *with);
-        }
-        rc = with ? print_ids(v, o->tok, with, n + 1)
-                  : cli_fail_text(WEFT_ERR_MEMORY, "no memory for %zu ids", n + 1);
-        free(with);
-    } else {
-        rc = print_ids(v, o->tok, ids, n);
-    }
+    int rc = print_ids(v, o->tok, ids, n);
     free(ids);
     return rc;
 }
@@ -162,34 +151,23 @@ static weft_status read_id(const char *word, size_t n, int32_t n_vocab, int32_t 
 
 /* Appends the text of every id to `out`; a character may be spread over several tokens. */
 static weft_status decode_ids(id_reader *r, const tok *t, FILE *out, weft_error *err) {
-    tok_stream s = {{0}, 0};
-    const char *word;
-    char *text = NULL;
-    size_t cap = 0;
-    weft_status st = WEFT_OK;
-    for (size_t n; next_id(r, &word, &n);) {
+    tok_stream *s = NULL;
+    const char *word, *text;
+    size_t bytes;
+    weft_status st = tok_stream_open(t, false, &s, err);
+    for (size_t n; st == WEFT_OK && next_id(r, &word, &n);) {
         int32_t id = 0;
-        size_t bytes;
         st = read_id(word, n, tok_vocab_size(t), &id, err);
-        if (st != WEFT_OK) {
-            break;
-        }
-        const char *piece = tok_bytes(t, id, &bytes);
-        size_t due = 3 * (bytes + 3) + 1;
-        if (due > cap) {
-            char *more = realloc(text, due);
-            if (!more) {
-                st = error_set(err, WEFT_ERR_MEMORY, "no memory for the text of token %d", id);
-                break;
-            }
-            text = more;
-            cap = due;
-        }
-        fwrite(text, 1, tok_stream_push(&s, piece, bytes, text), out);
+        if (st == WEFT_OK)
+            st = tok_stream_push(s, id, &text, &bytes, err);
+        if (st == WEFT_OK)
+            fwrite(text, 1, bytes, out);
     }
-    free(text);
-    char end[8];
-    fwrite(end, 1, tok_stream_end(&s, end), out);
+    if (st == WEFT_OK)
+        st = tok_stream_end(s, &text, &bytes, err);
+    if (st == WEFT_OK)
+        fwrite(text, 1, bytes, out);
+    tok_stream_close(s);
     return st;
 }
 

@@ -27,6 +27,7 @@ static void request_free(front_request *fr) {
         free(fr->stop[i]);
     free(fr->stop);
     free(fr->held);
+    tok_stream_close(fr->stream);
     free(fr);
 }
 
@@ -265,7 +266,9 @@ static weft_status request_make(weft_engine *e, const weft_request *q, front_req
     front_request *fr = request_copy(q);
     if (!fr)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for a request");
-    s = sched_request_new(e->front.sched, q->prompt, q->n_prompt, q->max_tokens, &fr->r, err);
+    s = tok_stream_open(e->front.tok, true, &fr->stream, err);
+    if (s == WEFT_OK)
+        s = sched_request_new(e->front.sched, q->prompt, q->n_prompt, q->max_tokens, &fr->r, err);
     if (s != WEFT_OK) {
         request_free(fr);
         return s;
@@ -396,20 +399,21 @@ static size_t stop_tail(const front_request *fr) {
 static weft_status text_advance(front *f, front_request *fr, const front_event *ev, size_t *n_text,
                                 bool *stopped, weft_error *err) {
     size_t bytes = 0;
-    const char *piece = NULL;
+    const char *piece = "";
     bool end = ev->kind == WEFT_EVENT_END;
-    if (!end && !(tok_is_end(f->tok, ev->token) && !fr->params.ignore_eos) &&
-        !tok_is_special(f->tok, ev->token))
-        piece = tok_bytes(f->tok, ev->token, &bytes);
-    size_t room = 3 * (bytes + 3) + 8;
-    if (!text_reserve(&fr->held, &fr->held_cap, fr->n_held + room))
+    weft_status s = WEFT_OK;
+    if (end)
+        s = tok_stream_end(fr->stream, &piece, &bytes, err);
+    else if (!(tok_is_end(f->tok, ev->token) && !fr->params.ignore_eos) &&
+             !tok_is_special(f->tok, ev->token))
+        s = tok_stream_push(fr->stream, ev->token, &piece, &bytes, err);
+    if (s != WEFT_OK)
+        return s;
+    if (!text_reserve(&fr->held, &fr->held_cap, fr->n_held + bytes + 1))
         return error_set(err, WEFT_ERR_MEMORY, "no memory for the text of request %llu",
                          (unsigned long long)fr->id);
-    if (end)
-        fr->n_held += tok_stream_end(&fr->stream, fr->held + fr->n_held);
-    else
-        fr->n_held +=
-            tok_stream_push(&fr->stream, piece ? piece : "", bytes, fr->held + fr->n_held);
+    memcpy(fr->held + fr->n_held, piece, bytes);
+    fr->n_held += bytes;
     size_t stop = stop_find(fr);
     *stopped = stop < fr->n_held;
     size_t out = *stopped ? stop : end ? fr->n_held : fr->n_held - stop_tail(fr);

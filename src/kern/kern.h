@@ -34,10 +34,11 @@ typedef struct kern_weight {
 /* ---- activations: the input of linear layers ----
  * f32 form: [row][k] floats. q8 form, for quantised weights, one record per row of
  * kern_act_q8_bytes(k) bytes:
- *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i32 sum[k/32]      (k multiple of 32; record padded
- *   to 64 bytes)
- * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), sum = exact
- * integer sum of q, xs = dx * (float)sum.
+ *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i16 sum[k/32][2][2]      (k multiple of 32; record
+ *   padded to 64 bytes)
+ * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), xs = dx *
+ * (float)(sum of q). sum[h][l]: exact integer sum of those q[i] of the block's half h = i / 16 with
+ * i / 2 % 2 = l, which are what the int16 lanes of a dot product add.
  * sum(x q) in 16 lanes: fma(x[i + 16], q[i + 16], x[i] * q[i]), then the fold; sum(q q) is exact.
  * amax 0: all zero.
  * A producer writes the forms whose memory is not 0. */
@@ -46,7 +47,7 @@ typedef struct kern_act {
     kern_mem f32, q8;
 } kern_act;
 static inline size_t kern_act_q8_bytes(int32_t k) {
-    return ((size_t)k + (size_t)(k / 32) * 12 + 63) / 64 * 64;
+    return ((size_t)k + (size_t)(k / 32) * 16 + 63) / 64 * 64;
 }
 
 /* y_part[row][o] = sum_k W[out0 + o][in0 + k] x[row][k], o in [0, n_out), k in [0, n_in); one pass
@@ -72,9 +73,10 @@ typedef struct kern_linear {
     int32_t leaf_in;
     size_t node_bytes;
     /* 0: every output reads all n_in columns. Else outputs stand in groups (heads) of group_out, and
-     * output o of the weight reads the columns [g n_in, (g + 1) n_in) of x, g = o / group_out:
-     * x.k = groups * n_in, w->n_in = n_in; column-parallel, one part, in0 = 0, out0 and n_out
-     * multiples of group_out, group_out of the panel. */
+     * output o (counted as in y, from out0) reads the columns [g n_in, (g + 1) n_in) of x, g = o /
+     * group_out: x has the groups of this part alone, x.k = n_out / group_out * n_in. w->n_in =
+     * n_in; column-parallel, one part, in0 = 0; n_out is a multiple of group_out, group_out of the
+     * panel. */
     int32_t group_out;
 } kern_linear;
 
@@ -82,7 +84,9 @@ typedef struct kern_linear {
  * rounded by itself unless fma is written.
  *   SILU     g * sigmoid(g) * u
  *   GELU     g * sigmoid(z) * u, z = 1.5957691f * (g * fma(g * g, 0.044715f, 1)); this is the tanh form
- *   CLAMPED  g' = min(g, limit), u' = clamp(u, -limit, limit): g' * sigmoid(alpha * g') * (u' + 1) */
+ *   CLAMPED  g' = min(g, limit), u' = clamp(u, -limit, limit): g' * sigmoid(alpha * g') * (u' + 1)
+ * Products run left to right. The min and max of a NaN are that NaN; any NaN becomes the one NaN
+ * (0xFFC00000). */
 typedef enum kern_glu_kind { KERN_GLU_SILU, KERN_GLU_GELU, KERN_GLU_CLAMPED } kern_glu_kind;
 typedef struct kern_glu_rule {
     kern_glu_kind kind;
@@ -99,7 +103,8 @@ typedef struct kern_swiglu {
     kern_act out; /* k = n_out */
 } kern_swiglu;
 
-/* out[r][j] = rule(g[r][j], u[r][j]) for j in [0, out.k), of numbers that are there already. */
+/* out[r][j] = rule(g[r][j], u[r][j]) for j in [0, out.k), of numbers that are there already.
+ * out.f32 may be g where the strides agree. */
 typedef struct kern_glu {
     int32_t n_row;
     kern_mem g, u; /* f32, strides in elements */
@@ -116,7 +121,9 @@ typedef struct kern_act_make {
     kern_act to;
 } kern_act_make;
 
-/* x = cap * tanh(x / cap), tanh(y) = sign(y) (1 - e) / (1 + e), e = exact_exp_neg(-2 |y|). */
+/* x = cap * tanh(x / cap), tanh(y) = t for y >= 0, -t below, t = (1 - e) / (1 + e), e =
+ * exact_exp_neg(-2 |y|): off by cap * 1.5e-7 at most, so that values near 0 lose digits. Any NaN
+ * becomes the one NaN. */
 typedef struct kern_softcap {
     int64_t n;
     float cap;
@@ -137,8 +144,8 @@ typedef struct kern_embed {
  *   norm(v, w)[j] = (v[j] * (1 / sqrt(ss / hidden + eps))) * w[j],  ss = sum v^2 over 16 lanes, fold
  *   t = tree over nodes (node k of row r at nodes + node_off[k] + r * hidden * 4), + bias;
  *   t = norm(t, post);  x[r] = x[r] + t;  x[r] = x[r] * x_scale;  out[r] = norm(x[r], weight)
- * What is absent (bias, post: 0, x_scale: 1) does nothing; x is read and written; no tree: x stays
- * as it is. */
+ * What is absent (bias, post: 0, x_scale: 1) does nothing; x is read and written. Without a tree x
+ * stays as it is, x_scale or not, and only the last line is done. */
 typedef struct kern_reduce_norm {
     int32_t n_row, hidden;
     const tree_prog *tree; /* NULL: no nodes */
@@ -156,15 +163,18 @@ typedef struct kern_reduce_norm {
  * A token goes to n_used of n_expert experts; a (token, chosen expert) pair is a slot. The slots of
  * a token stand in ascending order of expert id, and its outputs are summed in that order (N8). */
 
-/* Router logits -> slots. All f32, plain loops; exp is exact_exp_neg, sums ascend over expert ids,
- * ties go to the lower id.
- *   SOFTMAX   s = exp(l - max) / sum over all experts; the n_used largest s; renorm: s / sum of the
- *             chosen
- *   CHOSEN    the n_used largest l; s = softmax over the chosen alone
- *   SIGMOID   s = exact_sigmoid(l); chosen by s + correction, among the n_group_used groups of
- *             n_expert / n_group experts whose two best (s + correction) have the largest sum;
- *             renorm: s / (sum of the chosen + 1e-20)
- * n_group > 1 with SOFTMAX: groups are chosen by their largest s. Then s * scale. */
+enum { KERN_MAX_EXPERT = 1024 }; /* n_expert of a router at most */
+
+/* Router logits -> slots. All f32, one rounding at a time; exp is exact_exp_neg, sums ascend over
+ * expert ids from +0, ties go to the lower id.
+ *   SOFTMAX   s = exp(l - max) / sum over all experts; chosen by s; renorm: s / sum of the chosen
+ *   CHOSEN    chosen by l; s = softmax over the chosen alone (renorm changes nothing)
+ *   SIGMOID   s = exact_sigmoid(l); chosen by s; renorm: s / (sum of the chosen + 1e-20)
+ * Chosen are the n_used largest, by s (l) + correction where there is one, which changes the choice
+ * and not the weight. With n_group > 1 groups of n_expert / n_group neighbours the n_group_used
+ * best groups are chosen first, by their largest number, with SIGMOID by the sum of their two
+ * largest; then n_used <= n_group_used * n_expert / n_group. Then s * scale. A NaN is chosen after
+ * every number; a weight that is one is the one NaN. */
 typedef enum kern_route_kind {
     KERN_ROUTE_SOFTMAX,
     KERN_ROUTE_CHOSEN,
@@ -177,35 +187,41 @@ typedef struct kern_route {
     int32_t n_row, n_expert, n_used, n_group, n_group_used;
     kern_mem logits;     /* f32 [n_row][n_expert] */
     kern_mem correction; /* f32 [n_expert] or 0 */
-    kern_mem expert;     /* out: i32 [n_row][n_used] ascending */
+    kern_mem expert;     /* out: i32 [n_row][n_used], ascending in a row */
     kern_mem weight;     /* out: f32 [n_row][n_used] */
 } kern_route;
 
-/* The slots through their experts: inner[slot] = rule(gate . x, up . x) (biases added first), then
- * the leaves of down over columns [in0, in0 + n_in) walked by `tree`: node e of slot i goes to
- * nodes + e * node_bytes + i * hidden * 4. Weights are stacked: expert e has the rows
- * [e n_out, (e + 1) n_out). An expert without tokens costs nothing. */
+/* The slots through their experts: inner = rule(gate . x, up . x) (biases added first), then the
+ * leaves of down over columns [in0, in0 + n_in) walked by `tree`: node e of slot i goes to
+ * nodes + e * node_bytes + i * hidden * 4. An expert without tokens costs nothing; no expert stands
+ * twice in a row's slots. A row's bits depend on that row alone.
+ * Each weight has the shape of one expert and the data of expert 0; the others follow, each packed
+ * by itself (panels are not shared): expert e lies at data + e * packed_bytes(type, n_out, n_in).
+ * gate and up may differ in type from down, and from each other when x has both forms. */
 typedef struct kern_experts {
     kern_act x; /* [n_row] rows, k = hidden */
     int32_t n_row, n_expert, n_used;
-    kern_mem expert; /* i32 [n_row][n_used] */
-    const kern_weight *gate, *up,
-        *down;                   /* [n_expert * ffn][hidden], twice; [n_expert * hidden][ffn] */
+    kern_mem expert; /* i32 [n_row][n_used], as kern_route gave them */
+    /* [ffn][hidden] twice, [hidden][ffn]; ffn of the whole model */
+    const kern_weight *gate, *up, *down;
     kern_mem gate_bias, up_bias; /* f32 [n_expert][ffn] or 0 */
-    int32_t ffn;                 /* of the whole model */
     kern_glu_rule rule;
-    int32_t in0, n_in; /* this rank's columns of ffn */
+    /* This rank's columns of ffn; in0 is a multiple of the panel. n_in 0: nothing is done. */
+    int32_t in0, n_in;
     const tree_prog *tree;
     int32_t leaf_in;
-    kern_act inner; /* scratch: [n_row * n_used] rows, k = n_in */
-    kern_mem order; /* scratch: i32 [n_row * n_used + n_expert + 1] */
+    /* Scratch, [n_row * n_used] rows by expert: of x, k = hidden, in the forms that gate and up
+     * read; of inner, k = n_in, in the form that down reads. */
+    kern_act sorted, inner;
+    kern_mem order; /* scratch: i32 [n_row * n_used + n_expert] */
     kern_mem nodes;
     size_t node_bytes;
 } kern_experts;
 
-/* y[r] = chain over the slots of the row, ascending, of fma(weight, t, y) from +0, t = the tree over the
- * slot's nodes (node k of slot i at nodes + node_off[k] + i * hidden * 4) + down_bias[expert];
- * then, with shared experts, y[r] + the tree over shared nodes (at shared_nodes + shared_off[k] + r * hidden * 4). */
+/* y[r] = chain over the slots of the row, ascending, of fma(weight, t, y) from +0, t = the tree
+ * over the slot's nodes (node k of slot i at nodes + node_off[k] + i * hidden * 4) +
+ * down_bias[expert]; then, with shared experts, y[r] + the tree over shared nodes (at shared_nodes
+ * + shared_off[k] + r * hidden * 4). */
 typedef struct kern_moe_sum {
     int32_t n_row, n_used, hidden;
     const tree_prog *tree;
@@ -385,7 +401,13 @@ typedef struct kern_table {
     void (*embed)(kern_dev *dev, const kern_embed *p);
     void (*linear)(kern_dev *dev, const kern_linear *p);
     void (*swiglu)(kern_dev *dev, const kern_swiglu *p);
+    void (*glu)(kern_dev *dev, const kern_glu *p);
+    void (*act_make)(kern_dev *dev, const kern_act_make *p);
     void (*reduce_norm)(kern_dev *dev, const kern_reduce_norm *p);
+    void (*softcap)(kern_dev *dev, const kern_softcap *p);
+    void (*route)(kern_dev *dev, const kern_route *p);
+    void (*experts)(kern_dev *dev, const kern_experts *p);
+    void (*moe_sum)(kern_dev *dev, const kern_moe_sum *p);
     void (*pick)(kern_dev *dev, const kern_pick *p);
     void (*qk_rope)(kern_dev *dev, const kern_qk_rope *p);
     void (*mla_rope)(kern_dev *dev, const kern_mla_rope *p);
@@ -401,9 +423,9 @@ typedef struct kern_table {
  * static. */
 weft_status kern_cpu_table(const char *isa, const kern_table **out, weft_error *err);
 
-/* RoPE table, exact profile: cos and sin of pos * base^(-2i / rope_dim), angle in double, rounded
- * to f32 once. No libm. out: f32 [n_pos][rope_dim / 2][2]. Writes positions [pos0, pos0 + n_pos).
- */
-void kern_rope_table(double base, int32_t rope_dim, int32_t pos0, int32_t n_pos, float *out);
+/* RoPE table, exact profile: scale * cos and scale * sin of pos * freq[i], in double, rounded to f32
+ * once. No libm. freq: [n_pair]; out: f32 [n_pos][n_pair][2]. Writes positions [pos0, pos0 + n_pos). */
+void kern_rope_table(const double *freq, int32_t n_pair, double scale, int32_t pos0, int32_t n_pos,
+                     float *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* tokenizer.ggml.* -> load_vocab: the vocabulary is consistent afterwards. What text splits into
  * tokens is tok's affair. */
 #include <inttypes.h>
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,45 +11,57 @@
 #define TOKENS "tokenizer.ggml.tokens"
 #define TOKEN_TYPE "tokenizer.ggml.token_type"
 #define MERGES "tokenizer.ggml.merges"
+#define SCORES "tokenizer.ggml.scores"
 
 static weft_status no_memory(const char *key, uint64_t n, weft_error *err) {
     return error_set(err, WEFT_ERR_MEMORY, "no memory for the %" PRIu64 " entries of %s", n, key);
 }
 
-/* A required string that must be one of a list; *out is the list's own. */
-static weft_status read_choice(const gguf_file *f, const char *key, const char *const *known,
-                               size_t n_known, const char **out, weft_error *err) {
+/* A string with a NUL behind it. *out stays NULL when there is none. */
+static weft_status read_name(load_model *m, const char *key, bool required, const char **out,
+                             weft_error *err) {
     const gguf_value *v;
-    weft_status s = gguf_get(f, key, GGUF_STRING, false, true, &v, err);
-    if (s != WEFT_OK) {
+    weft_status s = gguf_get(&m->file, key, GGUF_STRING, false, required, &v, err);
+    if (s != WEFT_OK || v == NULL) {
         return s;
     }
     load_string text = gguf_string(v);
-    char list[200] = "";
-    for (size_t i = 0; i < n_known; i++) {
-        if (text.bytes == strlen(known[i]) && memcmp(text.data, known[i], text.bytes) == 0) {
-            *out = known[i];
-            return WEFT_OK;
-        }
-        size_t n = strlen(list);
-        snprintf(list + n, sizeof list - n, "%s%s", i > 0 ? ", " : "", known[i]);
+    if (!text_is_plain(text)) {
+        return error_set_at(err, WEFT_ERR_FILE, gguf_offset(&m->file, v), "%s is no name", key);
     }
-    char shown[100];
-    text_show(text, shown, sizeof shown);
-    return error_set_at(err, WEFT_ERR_FILE, gguf_offset(f, v),
-                        "%s %s is not supported, expected %s%s", key, shown,
-                        n_known > 1 ? "one of " : "", list);
+    char *copy = load_arena_take(&m->arena, text.bytes + 1, 1);
+    if (copy == NULL) {
+        return no_memory(key, 1, err);
+    }
+    memcpy(copy, text.data, text.bytes);
+    *out = copy;
+    return WEFT_OK;
 }
 
-/* A missing pre-tokeniser is refused like an unknown one: a guess gives other tokens and so a worse
- * answer, in silence. */
+/* Which names are known is tok's affair, but a model that keeps other arrays cannot be read. */
 static weft_status read_kind(load_model *m, weft_error *err) {
-    static const char *const models[] = {"gpt2"};
-    static const char *const pres[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
-    weft_status s = read_choice(&m->file, "tokenizer.ggml.model", models, 1, &m->vocab.model, err);
-    return s != WEFT_OK ? s
-                        : read_choice(&m->file, "tokenizer.ggml.pre", pres,
-                                      sizeof pres / sizeof pres[0], &m->vocab.pre, err);
+    static const struct {
+        const char *name, *kind;
+    } models[] = {{"gpt2", NULL},           {"llama", NULL},      {"gemma4", NULL},
+                  {"bert", " (WordPiece)"}, {"t5", " (Unigram)"}, {"rwkv", " (RWKV)"}};
+    weft_status s = read_name(m, "tokenizer.ggml.model", true, &m->vocab.model, err);
+    if (s != WEFT_OK) {
+        return s;
+    }
+    const char *kind = "";
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        if (strcmp(m->vocab.model, models[i].name) == 0) {
+            kind = models[i].kind;
+        }
+    }
+    if (kind != NULL) {
+        return error_set_at(err, WEFT_ERR_FILE,
+                            gguf_offset(&m->file, gguf_find(&m->file, "tokenizer.ggml.model")),
+                            "tokenizer.ggml.model %.80s%s is not supported, expected one of gpt2 "
+                            "(byte-level BPE), llama (SentencePiece BPE), gemma4",
+                            m->vocab.model, kind);
+    }
+    return read_name(m, "tokenizer.ggml.pre", false, &m->vocab.pre, err);
 }
 
 /* Fills `table` over the tokens, which refuses two equal ones: merging would have no single
@@ -119,6 +131,32 @@ static weft_status read_token_types(load_model *m, weft_error *err) {
     return WEFT_OK;
 }
 
+static weft_status read_scores(load_model *m, weft_error *err) {
+    const gguf_value *v;
+    weft_status s = gguf_get(&m->file, SCORES, GGUF_F32, true, false, &v, err);
+    if (s != WEFT_OK || v == NULL) {
+        return s;
+    }
+    size_t n = (size_t)m->vocab.n_token;
+    if (v->n != n) {
+        return error_set_at(err, WEFT_ERR_FILE, gguf_offset(&m->file, v),
+                            SCORES " has %" PRIu64 " entries, " TOKENS " has %zu", v->n, n);
+    }
+    float *score = load_arena_take(&m->arena, n, sizeof *score);
+    if (score == NULL) {
+        return no_memory(SCORES, n, err);
+    }
+    memcpy(score, v->at, n * sizeof *score);
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(score[i])) {
+            return error_set_at(err, WEFT_ERR_FILE, gguf_offset(&m->file, v) + (int64_t)(4 * i),
+                                SCORES ": token %zu has no finite score", i);
+        }
+    }
+    m->vocab.score = score;
+    return WEFT_OK;
+}
+
 /* ---- merges ---- */
 
 static weft_status bad_merge(const load_model *m, load_string merge, int32_t i, const char *wrong,
@@ -133,7 +171,8 @@ static weft_status bad_merge(const load_model *m, load_string merge, int32_t i, 
 static weft_status check_merge(const load_model *m, const text_table *tokens, int32_t i,
                                char *joined, size_t longest, weft_error *err) {
     load_string merge = m->vocab.merge[i];
-    const char *space = memchr(merge.data, ' ', merge.bytes);
+    /* a token may begin with a space where there is no byte alphabet */
+    const char *space = merge.bytes > 1 ? memchr(merge.data + 1, ' ', merge.bytes - 1) : NULL;
     size_t n_left = space != NULL ? (size_t)(space - merge.data) : 0;
     load_string left = {merge.data, n_left};
     load_string right = {merge.data + n_left + 1, merge.bytes - n_left - 1};
@@ -163,8 +202,9 @@ static bool is_head_line(load_string merge) {
 static weft_status read_merges(load_model *m, load_arena *scratch, const text_table *tokens,
                                weft_error *err) {
     const gguf_value *v;
-    weft_status s = gguf_get(&m->file, MERGES, GGUF_STRING, true, true, &v, err);
-    if (s != WEFT_OK) {
+    bool by_score = strcmp(m->vocab.model, "llama") == 0;
+    weft_status s = gguf_get(&m->file, MERGES, GGUF_STRING, true, !by_score, &v, err);
+    if (s != WEFT_OK || by_score) {
         return s;
     }
     if (v->n > INT32_MAX / 2) {
@@ -224,20 +264,43 @@ static weft_status read_flag(const load_model *m, const char *key, bool absent, 
     return s;
 }
 
+/* The ends: the main one, then one of a turn. */
+static weft_status read_ends(load_model *m, weft_error *err) {
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id",
+                                       "tokenizer.ggml.eot_token_id"};
+    load_vocab *v = &m->vocab;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        int32_t id;
+        weft_status s = read_id(m, keys[i], &id, err);
+        if (s != WEFT_OK) {
+            return s;
+        }
+        if (id >= 0) {
+            v->eos_ids[v->n_eos++] = id;
+        }
+    }
+    if (v->n_eos == 0) {
+        log_warn("%s: neither %s nor %s: answers end only at their length", m->shown_name, keys[0],
+                 keys[1]);
+    }
+    return WEFT_OK;
+}
+
 static weft_status read_specials(load_model *m, weft_error *err) {
     load_vocab *v = &m->vocab;
     bool add_eos = false, add_sep = false;
-    /* Of these families only llama 3's tokenizer starts every text with BOS by itself. */
-    bool add_bos = strcmp(v->pre, "llama-bpe") == 0;
     weft_status s;
     if ((s = read_id(m, "tokenizer.ggml.bos_token_id", &v->bos, err)) != WEFT_OK ||
-        (s = read_id(m, "tokenizer.ggml.eos_token_id", &v->eos, err)) != WEFT_OK ||
-        (s = read_id(m, "tokenizer.ggml.eot_token_id", &v->eot, err)) != WEFT_OK ||
-        (s = read_flag(m, "tokenizer.ggml.add_bos_token", add_bos, &v->add_bos, err)) != WEFT_OK ||
+        (s = read_id(m, "tokenizer.ggml.unknown_token_id", &v->unk, err)) != WEFT_OK ||
+        (s = read_ends(m, err)) != WEFT_OK ||
+        (s = read_flag(m, "tokenizer.ggml.add_bos_token", false, &v->add_bos, err)) != WEFT_OK ||
         (s = read_flag(m, "tokenizer.ggml.add_eos_token", false, &add_eos, err)) != WEFT_OK ||
-        (s = read_flag(m, "tokenizer.ggml.add_sep_token", false, &add_sep, err)) != WEFT_OK) {
+        (s = read_flag(m, "tokenizer.ggml.add_sep_token", false, &add_sep, err)) != WEFT_OK ||
+        (s = read_flag(m, "tokenizer.ggml.add_space_prefix", true, &v->add_space_prefix, err)) !=
+            WEFT_OK) {
         return s;
     }
+    v->add_bos_unsaid = gguf_find(&m->file, "tokenizer.ggml.add_bos_token") == NULL;
     if (v->add_bos && v->bos < 0) {
         return error_set(err, WEFT_ERR_FILE,
                          "tokenizer.ggml.bos_token_id is missing, and tokenizer.ggml.add_bos_token "
@@ -248,11 +311,6 @@ static weft_status read_specials(load_model *m, weft_error *err) {
                          "tokenizer.ggml.%s is true: weft puts no token after a text, expected "
                          "false",
                          add_eos ? "add_eos_token" : "add_sep_token");
-    }
-    if (v->eos < 0 && v->eot < 0) {
-        log_warn("%s: neither tokenizer.ggml.eos_token_id nor tokenizer.ggml.eot_token_id: answers "
-                 "end only at their length",
-                 m->shown_name);
     }
     return WEFT_OK;
 }
@@ -280,10 +338,9 @@ weft_status load_read_vocab(load_model *m, weft_error *err) {
     weft_status s;
     if ((s = read_kind(m, err)) == WEFT_OK &&
         (s = read_tokens(m, &scratch, &tokens, err)) == WEFT_OK &&
-        (s = read_token_types(m, err)) == WEFT_OK &&
+        (s = read_token_types(m, err)) == WEFT_OK && (s = read_scores(m, err)) == WEFT_OK &&
         (s = read_merges(m, &scratch, &tokens, err)) == WEFT_OK &&
         (s = read_specials(m, err)) == WEFT_OK && (s = read_template(m, err)) == WEFT_OK) {
-        m->config.n_vocab = m->vocab.n_token;
     }
     load_arena_free(&scratch);
     return s;

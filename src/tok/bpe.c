@@ -1,5 +1,6 @@
-/* Byte-level BPE. All tables hold decoded bytes, never the byte alphabet: token -> bytes, bytes ->
- * token, (left id, right id) -> (rank, merged id). */
+/* BPE over the characters of a piece: neighbours merge by the rank of their pair, or, where the file
+ * gives scores, by the score of the token that they are together. Tokens and pieces are spelled as in
+ * the file: with the byte alphabet, a character is a byte. */
 #include "tok/tok_impl.h"
 
 #include <stdio.h>
@@ -11,73 +12,29 @@ typedef struct merge_slot {
     int32_t rank, into;
 } merge_slot;
 
+enum { N_DIRECT = 0x180 }; /* ASCII and the byte alphabet */
+
 struct bpe {
-    int32_t n_token;
-    int32_t byte_id[256]; /* -1: no token for this byte */
-    load_string *text;    /* [n_token] */
-    char *arena;          /* decoded bytes of normal tokens */
-    int32_t *slot;        /* [slot_mask + 1] id or -1, by hash of the bytes */
+    bpe_config config;
+    int32_t direct[N_DIRECT]; /* usable token of one character, -1: none */
+    int32_t byte_id[256];     /* <0xNN>, -1: none */
+    int32_t *slot;            /* [slot_mask + 1] id or -1, by hash of the text */
     size_t slot_mask;
-    merge_slot *merge; /* [merge_mask + 1] */
+    merge_slot *merge; /* [merge_mask + 1], NULL: by score */
     size_t merge_mask;
+    int32_t *score_rank; /* [n_token] 0 for the highest score; equal for equal ones */
+    size_t longest;      /* bytes of a token */
 };
 
 /* One part of a piece; parts form a list in the order of the text. */
 typedef struct bpe_symbol {
-    int32_t id, prev, next; /* -1: end of the list */
-    int32_t rank, into;     /* of the merge with the next part; rank -1: none */
+    int32_t id;           /* -1: no token, only by score */
+    int32_t prev, next;   /* -1: end of the list */
+    int32_t rank, into;   /* of the merge with the next part; rank -1: none */
+    int32_t start, bytes; /* in the piece */
 } bpe_symbol;
 
-/* ---- the byte alphabet of GPT-2 ---- */
-
-/* 33..126, 161..172, 174..255 stand for themselves; the other 68 bytes, in order, are 256..323.
- * Worked: blank (32) is the 33rd of them: U+0120. Returns -1 outside the alphabet. */
-static int alphabet_byte(uint32_t point) {
-    if ((point >= 33 && point <= 126) || (point >= 161 && point <= 255 && point != 173)) {
-        return (int)point;
-    }
-    if (point < 256 || point > 323) {
-        return -1;
-    }
-    uint32_t k = point - 256;
-    if (k <= 32) {
-        return (int)k; /* 0..32 */
-    }
-    return k <= 66 ? (int)(k - 33 + 127) : 173; /* 127..160, 173 */
-}
-
-/* Decodes to out (at most text.bytes); returns the length or -1. */
-static int64_t alphabet_decode(const char *text, size_t bytes, char *out) {
-    const uint8_t *p = (const uint8_t *)text;
-    int64_t n = 0;
-    for (size_t at = 0; at < bytes;) {
-        int step = utf8_step(p + at, bytes - at);
-        int byte = step > 0 ? alphabet_byte(utf8_point(p + at, step)) : -1;
-        if (byte < 0) {
-            return -1;
-        }
-        out[n++] = (char)byte;
-        at += (size_t)step;
-    }
-    return n;
-}
-
-/* Printable ASCII of a string from the file, for error texts. */
-static const char *show(load_string text, char out[64]) {
-    size_t n = 0;
-    for (size_t i = 0; i < text.bytes && n < 56; i++) {
-        uint8_t byte = (uint8_t)text.data[i];
-        if (byte >= 32 && byte < 127) {
-            out[n++] = (char)byte;
-        } else {
-            n += (size_t)snprintf(out + n, 64 - n, "\\x%02X", byte);
-        }
-    }
-    out[n] = '\0';
-    return out;
-}
-
-/* ---- bytes -> token ---- */
+/* ---- text -> token ---- */
 
 static size_t hash_bytes(const char *bytes, size_t n) {
     uint64_t h = 0xCBF29CE484222325u; /* FNV-1a */
@@ -87,11 +44,11 @@ static size_t hash_bytes(const char *bytes, size_t n) {
     return (size_t)(h ^ h >> 32);
 }
 
-/* The slot of these bytes: the one that holds them, or the empty one where they belong. */
+/* The slot of this text: the one that holds it, or the empty one where it belongs. */
 static int32_t *find_slot(const bpe *b, const char *bytes, size_t n) {
     size_t i = hash_bytes(bytes, n) & b->slot_mask;
     while (b->slot[i] >= 0) {
-        load_string text = b->text[b->slot[i]];
+        load_string text = b->config.text[b->slot[i]];
         if (text.bytes == n && memcmp(text.data, bytes, n) == 0) {
             break;
         }
@@ -100,8 +57,16 @@ static int32_t *find_slot(const bpe *b, const char *bytes, size_t n) {
     return &b->slot[i];
 }
 
-static bool is_plain(uint8_t type) {
-    return type != LOAD_TOKEN_CONTROL && type != LOAD_TOKEN_USER && type != LOAD_TOKEN_UNKNOWN;
+int32_t bpe_find(const bpe *b, load_string text) {
+    return *find_slot(b, text.data, text.bytes);
+}
+
+static int32_t find_usable(const bpe *b, const char *bytes, size_t n) {
+    if (n > b->longest) {
+        return -1;
+    }
+    int32_t id = *find_slot(b, bytes, n);
+    return id >= 0 && b->config.usable[id] ? id : -1;
 }
 
 static size_t power_of_two(size_t least) {
@@ -112,50 +77,33 @@ static size_t power_of_two(size_t least) {
     return n;
 }
 
-static weft_status decode_tokens(bpe *b, const load_vocab *vocab, weft_error *err) {
-    char *to = b->arena;
-    for (int32_t id = 0; id < vocab->n_token; id++) {
-        load_string text = vocab->token[id];
-        b->text[id] = text;
-        if (!is_plain(vocab->type[id])) {
-            continue;
-        }
-        int64_t n = alphabet_decode(text.data, text.bytes, to);
-        if (n >= 0) {
-            b->text[id] = (load_string){to, (size_t)n};
-            to += n;
-        } else if (vocab->type[id] != LOAD_TOKEN_UNUSED) { /* "[PAD7 ]" and the like stay as text */
-            char shown[64];
-            return error_set(err, WEFT_ERR_FILE,
-                             "tokenizer.ggml.tokens[%d] = \"%s\" has a character outside the byte "
-                             "alphabet of GPT-2, and its type %d is not that of an added token",
-                             id, show(text, shown), vocab->type[id]);
-        }
-    }
-    return WEFT_OK;
-}
-
-/* Plain tokens first: an added token with the same bytes must not hide one. Control tokens are left
- * out, so that no text can turn into one by merging. */
-static void fill_slots(bpe *b, const load_vocab *vocab) {
+/* Usable tokens first: one that is not must not hide one that is. */
+static void fill_slots(bpe *b) {
+    const bpe_config *c = &b->config;
     for (size_t i = 0; i <= b->slot_mask; i++) {
         b->slot[i] = -1;
     }
-    for (int user = 0; user <= 1; user++) {
-        for (int32_t id = 0; id < vocab->n_token; id++) {
-            uint8_t type = vocab->type[id];
-            if (user ? type != LOAD_TOKEN_USER : !is_plain(type)) {
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t id = 0; id < c->n_token; id++) {
+            if (c->text[id].data == NULL || c->usable[id] != (pass == 0)) {
                 continue;
             }
-            int32_t *slot = find_slot(b, b->text[id].data, b->text[id].bytes);
+            int32_t *slot = find_slot(b, c->text[id].data, c->text[id].bytes);
             if (*slot < 0) {
                 *slot = id;
             }
+            b->longest = c->text[id].bytes > b->longest ? c->text[id].bytes : b->longest;
         }
     }
+    for (uint32_t point = 0; point < N_DIRECT; point++) {
+        char text[4];
+        size_t n = utf8_put(point, text);
+        b->direct[point] = find_usable(b, text, n);
+    }
     for (int byte = 0; byte < 256; byte++) {
-        char c = (char)byte;
-        b->byte_id[byte] = *find_slot(b, &c, 1);
+        char text[8];
+        snprintf(text, sizeof text, "<0x%02X>", byte);
+        b->byte_id[byte] = bpe_find(b, (load_string){text, 6});
     }
 }
 
@@ -170,120 +118,125 @@ static merge_slot *find_merge(const bpe *b, int32_t left, int32_t right) {
     return &b->merge[i];
 }
 
-/* "left right" -> ids. `buffer` takes the decoded bytes of both, side by side: the merged token. */
-static weft_status add_merge(bpe *b, load_string merge, int32_t rank, char *buffer,
-                             weft_error *err) {
-    char shown[64];
-    const char *blank = memchr(merge.data, ' ', merge.bytes);
-    size_t left_bytes = blank != NULL ? (size_t)(blank - merge.data) : 0;
-    size_t right_bytes = blank != NULL ? merge.bytes - left_bytes - 1 : 0;
-    if (left_bytes == 0 || right_bytes == 0) {
-        return error_set(
-            err, WEFT_ERR_FILE,
-            "tokenizer.ggml.merges[%d] = \"%s\" is not two tokens with a blank between", rank,
-            show(merge, shown));
+/* `joined` takes both texts side by side: the merged token. Merges that touch a token which text
+ * must not become are left out. */
+static weft_status add_merge(bpe *b, int32_t rank, char *joined, weft_error *err) {
+    bpe_merge m = b->config.merge[rank];
+    char left_shown[64], right_shown[64];
+    memcpy(joined, m.left.data, m.left.bytes);
+    memcpy(joined + m.left.bytes, m.right.data, m.right.bytes);
+    int32_t left = bpe_find(b, m.left), right = bpe_find(b, m.right);
+    int32_t into = bpe_find(b, (load_string){joined, m.left.bytes + m.right.bytes});
+    if (left < 0 || right < 0 || into < 0) {
+        return error_set(err, WEFT_ERR_FILE, "%s[%d] = \"%s %s\": %s is not in %s",
+                         b->config.merge_name, rank, string_show(m.left, left_shown),
+                         string_show(m.right, right_shown),
+                         left < 0    ? "the left part"
+                         : right < 0 ? "the right part"
+                                     : "the merged token",
+                         b->config.token_name);
     }
-    int64_t left = alphabet_decode(merge.data, left_bytes, buffer);
-    int64_t right = left < 0 ? -1 : alphabet_decode(blank + 1, right_bytes, buffer + left);
-    if (right < 0) {
-        return error_set(err, WEFT_ERR_FILE,
-                         "tokenizer.ggml.merges[%d] = \"%s\" has a character outside the byte "
-                         "alphabet of GPT-2",
-                         rank, show(merge, shown));
+    const bool *usable = b->config.usable;
+    if (!usable[left] || !usable[right] || !usable[into]) {
+        return WEFT_OK;
     }
-    int32_t left_id = *find_slot(b, buffer, (size_t)left);
-    int32_t right_id = *find_slot(b, buffer + left, (size_t)right);
-    int32_t into = *find_slot(b, buffer, (size_t)(left + right));
-    if (left_id < 0 || right_id < 0 || into < 0) {
-        return error_set(err, WEFT_ERR_FILE,
-                         "tokenizer.ggml.merges[%d] = \"%s\": %s is not in tokenizer.ggml.tokens",
-                         rank, show(merge, shown),
-                         left_id < 0    ? "the left part"
-                         : right_id < 0 ? "the right part"
-                                        : "the merged token");
-    }
-    merge_slot *slot = find_merge(b, left_id, right_id);
-    if (slot->left < 0) { /* a pair listed twice keeps its first rank */
-        *slot = (merge_slot){left_id, right_id, rank, into};
+    merge_slot *slot = find_merge(b, left, right);
+    if (slot->left < 0 || b->config.last_counts) {
+        *slot = (merge_slot){left, right, rank, into};
     }
     return WEFT_OK;
 }
 
-static weft_status fill_merges(bpe *b, const load_vocab *vocab, weft_error *err) {
+static weft_status fill_merges(bpe *b, weft_error *err) {
     size_t most = 1;
-    for (int32_t i = 0; i < vocab->n_merge; i++) {
-        most = vocab->merge[i].bytes > most ? vocab->merge[i].bytes : most;
+    for (int32_t i = 0; i < b->config.n_merge; i++) {
+        size_t n = b->config.merge[i].left.bytes + b->config.merge[i].right.bytes;
+        most = n > most ? n : most;
     }
-    char *buffer = malloc(most);
-    if (buffer == NULL) {
-        return error_set(err, WEFT_ERR_MEMORY, "no memory for a merge of %zu bytes", most);
+    b->merge_mask = power_of_two(2 * (size_t)b->config.n_merge) - 1;
+    b->merge = malloc((b->merge_mask + 1) * sizeof *b->merge);
+    char *joined = malloc(most);
+    if (joined == NULL || b->merge == NULL) {
+        free(joined);
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d merges", b->config.n_merge);
     }
     for (size_t i = 0; i <= b->merge_mask; i++) {
         b->merge[i].left = -1;
     }
     weft_status status = WEFT_OK;
-    for (int32_t i = 0; i < vocab->n_merge && status == WEFT_OK; i++) {
-        load_string merge = vocab->merge[i];
-        if (i == 0 && merge.bytes >= 8 && memcmp(merge.data, "#version", 8) == 0) {
-            continue; /* head line of a merges.txt */
-        }
-        status = add_merge(b, merge, i, buffer, err);
+    for (int32_t i = 0; i < b->config.n_merge && status == WEFT_OK; i++) {
+        status = add_merge(b, i, joined, err);
     }
-    free(buffer);
+    free(joined);
     return status;
 }
 
-weft_status bpe_open(const load_vocab *vocab, bpe **out, weft_error *err) {
-    if (vocab->n_merge <= 0) {
-        return error_set(err, WEFT_ERR_FILE, "tokenizer.ggml.merges is missing or empty");
+/* ---- scores ---- */
+
+typedef struct scored {
+    float score;
+    int32_t id;
+} scored;
+
+static int compare_scores(const void *a, const void *b) {
+    const scored *x = a, *y = b;
+    return x->score != y->score ? (x->score > y->score ? -1 : 1)
+                                : (x->id > y->id) - (x->id < y->id);
+}
+
+static weft_status rank_scores(bpe *b, weft_error *err) {
+    int32_t n = b->config.n_token;
+    scored *list = malloc(((size_t)n + 1) * sizeof *list);
+    b->score_rank = malloc(((size_t)n + 1) * sizeof *b->score_rank);
+    if (list == NULL || b->score_rank == NULL) {
+        free(list);
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d scores", n);
     }
-    size_t n_token = (size_t)vocab->n_token, arena_bytes = 1;
-    for (size_t i = 0; i < n_token; i++) {
-        arena_bytes += vocab->token[i].bytes;
+    for (int32_t id = 0; id < n; id++) {
+        list[id] = (scored){b->config.score[id], id};
     }
-    weft_status status = WEFT_ERR_MEMORY;
+    qsort(list, (size_t)n, sizeof *list, compare_scores);
+    for (int32_t i = 0, rank = 0; i < n; i++) {
+        rank += i > 0 && list[i].score != list[i - 1].score;
+        b->score_rank[list[i].id] = rank;
+    }
+    free(list);
+    return WEFT_OK;
+}
+
+weft_status bpe_open(const bpe_config *config, bpe **out, weft_error *err) {
+    size_t n_token = (size_t)config->n_token;
     bpe *b = calloc(1, sizeof *b);
     if (b == NULL) {
-        return error_set(err, status, "no memory for the vocabulary");
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for the vocabulary");
     }
-    b->n_token = vocab->n_token;
+    b->config = *config;
     b->slot_mask = power_of_two(2 * n_token) - 1;
-    b->merge_mask = power_of_two(2 * (size_t)vocab->n_merge) - 1;
-    b->text = malloc((n_token + 1) * sizeof *b->text);
-    b->arena = malloc(arena_bytes);
     b->slot = malloc((b->slot_mask + 1) * sizeof *b->slot);
-    b->merge = malloc((b->merge_mask + 1) * sizeof *b->merge);
-    if (b->text == NULL || b->arena == NULL || b->slot == NULL || b->merge == NULL) {
-        error_set(err, status, "no memory for a vocabulary of %zu tokens", n_token);
-        goto undo_bpe;
+    weft_status status;
+    if (b->slot == NULL) {
+        status =
+            error_set(err, WEFT_ERR_MEMORY, "no memory for a vocabulary of %zu tokens", n_token);
+    } else {
+        fill_slots(b);
+        status = config->score != NULL ? rank_scores(b, err) : fill_merges(b, err);
     }
-    status = decode_tokens(b, vocab, err);
-    if (status == WEFT_OK) {
-        fill_slots(b, vocab);
-        status = fill_merges(b, vocab, err);
-    }
+    b->config.merge = NULL; /* the caller's list may go away */
     if (status != WEFT_OK) {
-        goto undo_bpe;
+        bpe_close(b);
+        return status;
     }
     *out = b;
     return WEFT_OK;
-undo_bpe:
-    bpe_close(b);
-    return status;
 }
 
 void bpe_close(bpe *b) {
     if (b != NULL) {
-        free(b->text);
-        free(b->arena);
         free(b->slot);
         free(b->merge);
+        free(b->score_rank);
         free(b);
     }
-}
-
-const load_string *bpe_text(const bpe *b) {
-    return b->text;
 }
 
 /* ---- encoding ---- */
@@ -357,21 +310,34 @@ void bpe_scratch_free(bpe_scratch *scratch) {
 }
 
 /* Looks up the merge of part i with the one after it and queues it. */
-static void queue_merge(const bpe *b, bpe_scratch *s, int32_t i) {
+static void queue_merge(const bpe *b, const char *piece, bpe_scratch *s, int32_t i) {
     bpe_symbol *symbol = &s->symbol[i];
     symbol->rank = -1;
     if (symbol->next < 0) {
         return;
     }
-    const merge_slot *slot = find_merge(b, symbol->id, s->symbol[symbol->next].id);
-    if (slot->left >= 0) {
+    const bpe_symbol *next = &s->symbol[symbol->next];
+    if (b->merge == NULL) {
+        int32_t id = find_usable(b, piece + symbol->start, (size_t)(symbol->bytes + next->bytes));
+        if (id < 0) {
+            return;
+        }
+        symbol->rank = b->score_rank[id];
+        symbol->into = id;
+    } else {
+        const merge_slot *slot = find_merge(b, symbol->id, next->id);
+        if (slot->left < 0) {
+            return;
+        }
         symbol->rank = slot->rank;
         symbol->into = slot->into;
-        heap_push(s, (uint64_t)slot->rank << 32 | (uint32_t)i);
     }
+    heap_push(s, (uint64_t)symbol->rank << 32 | (uint32_t)i);
 }
 
-static void merge_all(const bpe *b, bpe_scratch *s) {
+/* Many tokens may share a score, so an entry can agree in rank with a part that has changed since:
+ * it then stands for the merge that the part has now, which is queued with the same key. */
+static void merge_all(const bpe *b, const char *piece, bpe_scratch *s) {
     while (s->n_heap > 0) {
         uint64_t key = heap_pop(s);
         int32_t i = (int32_t)(key & UINT32_MAX);
@@ -381,57 +347,149 @@ static void merge_all(const bpe *b, bpe_scratch *s) {
         }
         bpe_symbol *taken = &s->symbol[symbol->next];
         symbol->id = symbol->into;
+        symbol->bytes += taken->bytes;
         symbol->next = taken->next;
         taken->rank = -1;
         if (symbol->next >= 0) {
             s->symbol[symbol->next].prev = i;
         }
-        queue_merge(b, s, i);
+        queue_merge(b, piece, s, i);
         if (symbol->prev >= 0) {
-            queue_merge(b, s, symbol->prev);
+            queue_merge(b, piece, s, symbol->prev);
         }
     }
 }
 
-/* The piece's bytes as parts; bytes without a token are dropped here, so that their neighbours can
- * merge (as in the library that the models were trained with). */
-static int32_t make_symbols(const bpe *b, const char *piece, size_t bytes, bpe_scratch *s) {
-    int32_t n = 0;
+/* The parts of a piece before merging. An unknown character becomes its bytes' tokens, or the unk
+ * token, or is dropped here, so that its neighbours can merge (as in the library that the models
+ * were trained with). */
+typedef struct maker {
+    const bpe *b;
+    bpe_scratch *s;
+    int32_t n;
+    bool unk; /* an unk token waits until the next known character */
+} maker;
+
+static void add_symbol(maker *m, int32_t id, size_t start, size_t bytes) {
+    m->s->symbol[m->n] = (bpe_symbol){.id = id,
+                                      .prev = m->n - 1,
+                                      .next = m->n + 1,
+                                      .rank = -1,
+                                      .start = (int32_t)start,
+                                      .bytes = (int32_t)bytes};
+    m->n++;
+}
+
+static bool add_bytes(maker *m, const char *piece, size_t start, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) {
-        int32_t id = b->byte_id[(uint8_t)piece[i]];
+        if (m->b->byte_id[(uint8_t)piece[start + i]] < 0) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        add_symbol(m, m->b->byte_id[(uint8_t)piece[start + i]], start + i, 1);
+    }
+    return true;
+}
+
+static void add_unknown(maker *m, const char *piece, size_t start, size_t bytes) {
+    const bpe_config *c = &m->b->config;
+    if (c->score != NULL) {
+        add_symbol(m, -1, start, bytes); /* it may be part of a token; bytes come after merging */
+    } else if (c->byte_fallback && add_bytes(m, piece, start, bytes)) {
+        return;
+    } else if (c->unk < 0) {
+        m->s->n_dropped++;
+    } else {
+        if (m->unk && !c->fuse_unk) {
+            add_symbol(m, c->unk, start, 0);
+        }
+        m->unk = true;
+    }
+}
+
+static int32_t make_symbols(const bpe *b, const char *piece, size_t bytes, bpe_scratch *s) {
+    maker m = {.b = b, .s = s};
+    size_t k;
+    for (size_t at = 0; at < bytes; at += k) {
+        k = utf8_first_bytes(piece + at, bytes - at);
+        uint32_t point = utf8_point((const uint8_t *)piece + at, (int)k);
+        int32_t id = point < N_DIRECT ? b->direct[point] : find_usable(b, piece + at, k);
         if (id < 0) {
-            s->n_dropped++;
+            add_unknown(&m, piece, at, k);
             continue;
         }
-        s->symbol[n] = (bpe_symbol){.id = id, .prev = n - 1, .next = n + 1, .rank = -1};
-        n++;
+        if (m.unk) {
+            add_symbol(&m, b->config.unk, at, 0);
+            m.unk = false;
+        }
+        add_symbol(&m, id, at, k);
     }
-    if (n > 0) {
-        s->symbol[n - 1].next = -1;
+    if (m.unk) {
+        add_symbol(&m, b->config.unk, bytes, 0);
     }
-    return n;
+    if (m.n > 0) {
+        s->symbol[m.n - 1].next = -1;
+    }
+    return m.n;
 }
 
-weft_status bpe_encode(const bpe *b, const char *piece, size_t bytes, bool whole_piece,
-                       bpe_scratch *scratch, id_list *out, weft_error *err) {
-    int32_t whole = whole_piece ? *find_slot(b, piece, bytes) : -1;
+/* Ids of the parts that are left; with scores, those of unknown characters too. */
+static bool push_symbols(const bpe *b, const char *piece, bpe_scratch *s, int32_t n, id_list *out) {
+    bool ok = true, unk = false;
+    for (int32_t i = n > 0 ? 0 : -1; i >= 0 && ok; i = s->symbol[i].next) {
+        const bpe_symbol *symbol = &s->symbol[i];
+        if (symbol->id >= 0) {
+            ok = id_list_push(out, symbol->id);
+            unk = false;
+            continue;
+        }
+        bool known = b->config.byte_fallback;
+        for (int32_t k = 0; k < symbol->bytes && known; k++) {
+            known = b->byte_id[(uint8_t)piece[symbol->start + k]] >= 0;
+        }
+        for (int32_t k = 0; k < symbol->bytes && known && ok; k++) {
+            ok = id_list_push(out, b->byte_id[(uint8_t)piece[symbol->start + k]]);
+        }
+        if (!known && b->config.unk < 0) {
+            s->n_dropped++;
+        } else if (!known && !(unk && b->config.fuse_unk)) {
+            ok = id_list_push(out, b->config.unk);
+        }
+        unk = !known;
+    }
+    return ok;
+}
+
+static bool is_taken_whole(const bpe *b, const char *piece, size_t bytes) {
+    if (b->config.whole == BPE_WHOLE_NEWLINES) {
+        for (size_t i = 0; i < bytes; i++) {
+            if (piece[i] != '\n') {
+                return false;
+            }
+        }
+    }
+    return b->config.whole != BPE_WHOLE_NEVER;
+}
+
+weft_status bpe_encode(const bpe *b, const char *piece, size_t bytes, bpe_scratch *scratch,
+                       id_list *out, weft_error *err) {
+    int32_t whole = is_taken_whole(b, piece, bytes) ? find_usable(b, piece, bytes) : -1;
     if (whole >= 0) {
         return id_list_push(out, whole) ? WEFT_OK
                                         : error_set(err, WEFT_ERR_MEMORY, "no memory for the ids");
     }
-    if (!scratch_reserve(scratch, bytes)) {
+    if (bytes > INT32_MAX || !scratch_reserve(scratch, bytes + 1)) {
         return error_set(err, WEFT_ERR_MEMORY, "no memory to merge a piece of %zu bytes", bytes);
     }
     int32_t n = make_symbols(b, piece, bytes, scratch);
     scratch->n_heap = 0;
     for (int32_t i = 0; i + 1 < n; i++) {
-        queue_merge(b, scratch, i);
+        queue_merge(b, piece, scratch, i);
     }
-    merge_all(b, scratch);
-    for (int32_t i = 0; i < n && i >= 0; i = scratch->symbol[i].next) {
-        if (!id_list_push(out, scratch->symbol[i].id)) {
-            return error_set(err, WEFT_ERR_MEMORY, "no memory for the ids");
-        }
+    merge_all(b, piece, scratch);
+    if (!push_symbols(b, piece, scratch, n, out)) {
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for the ids");
     }
     return WEFT_OK;
 }

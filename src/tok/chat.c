@@ -364,7 +364,7 @@ weft_status tok_chat_render(const tok *t, const char *const *roles, const char *
         return error_set(err, WEFT_ERR_MEMORY, "no memory to render a conversation");
     }
     if (f->writes_bos && t->bos >= 0) {
-        load_string bos = bpe_text(t->bpe)[t->bos];
+        load_string bos = t->text[t->bos];
         fwrite(bos.data, 1, bos.bytes, stream);
     }
     if (f->system != NULL && n > 0 && strcmp(roles[0], "system") != 0) {

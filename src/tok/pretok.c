@@ -1,215 +1,208 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
+/* Pre-tokeniser steps: a stretch of text becomes pieces, each step works on every piece of the one
+ * before it as on a text of its own. */
 #include "tok/tok_impl.h"
 
-#include "base/log.h"
-
-#include <pcre2.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* White_Space, spelled out: PCRE2's \s under UCP also takes U+180E. */
-#define WS                                                                                         \
-    "\\x{09}-\\x{0D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"  \
-    "\\x{205F}\\x{3000}"
-#define BLANKS "[" WS "]+(?![^" WS "])|[" WS "]+"
-#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" WS "\\p{L}\\p{N}]+|" BLANKS
-/* Llama 3 and Qwen2 differ only in how many digits make a piece. (?i:) also takes U+017F for s. */
-#define CL100K(numbers)                                                                            \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers " ?[^" WS                \
-    "\\p{L}\\p{N}]+[\\r\\n]*|[" WS "]*[\\r\\n]+|" BLANKS
+const char pretok_gpt2[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-static const pretok_rule rules[] = {
-    {.name = "gpt-2", .regex = GPT2},
-    {.name = "smollm", .regex = GPT2, .digits = true},
-    {.name = "llama-bpe", .regex = CL100K("\\p{N}{1,3}|"), .whole_piece = true},
-    {.name = "qwen2", .regex = CL100K("\\p{N}|"), .nfc = true},
-};
-enum { N_RULE = sizeof rules / sizeof rules[0] };
-
-/* No pattern needs to look at a character more than a few times, so a match that does is cut. */
-enum { LEAST_MATCH_LIMIT = 1000000, LIMIT_PER_BYTE = 16, HEAP_LIMIT_KIB = 64 << 10 };
-
-struct pretok {
-    const pretok_rule *rule;
-    pcre2_code *regex;
-    pcre2_code *digit; /* NULL unless rule->digits */
-};
-
-static void free_codes(pretok *p) {
-    pcre2_code_free(p->regex);
-    pcre2_code_free(p->digit);
+static weft_status no_memory(weft_error *err) {
+    return error_set(err, WEFT_ERR_MEMORY, "no memory to cut the text");
 }
 
-/* Without JIT (no support, or memory that may not be executable) the same code is interpreted. */
-static pcre2_code *compile(const char *regex, weft_error *err) {
-    int code = 0;
-    PCRE2_SIZE at = 0;
-    pcre2_code *out = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
-                                    &code, &at, NULL);
-    if (out == NULL) {
-        char text[160];
-        pcre2_get_error_message(code, (PCRE2_UCHAR *)text, sizeof text);
-        error_set(err, WEFT_ERR_MEMORY, "regex did not compile at %zu: %s", at, text);
-        return NULL;
+/* ---- the list of pieces ---- */
+
+/* Pieces of the step at work are collected in `spare`. */
+static bool push(pretok_pieces *p, size_t *n, size_t start, size_t end, bool first) {
+    if (*n == p->spare_cap) {
+        size_t cap = p->spare_cap > 0 ? 2 * p->spare_cap : 64;
+        pretok_piece *grown = realloc(p->spare, cap * sizeof *grown);
+        if (grown == NULL) {
+            return false;
+        }
+        p->spare = grown;
+        p->spare_cap = cap;
     }
-    if (pcre2_jit_compile(out, PCRE2_JIT_COMPLETE) != 0) {
-        log_debug("no JIT for the pre-tokeniser; it is interpreted");
-    }
-    return out;
+    p->spare[(*n)++] = (pretok_piece){start, end, first};
+    return true;
 }
 
-static const pretok_rule *find_rule(const char *name) {
-    for (int i = 0; i < N_RULE; i++) {
-        if (name != NULL && strcmp(name, rules[i].name) == 0) {
-            return &rules[i];
+static void swap_lists(pretok_pieces *p, size_t n) {
+    pretok_piece *piece = p->piece;
+    size_t cap = p->cap;
+    p->piece = p->spare;
+    p->cap = p->spare_cap;
+    p->spare = piece;
+    p->spare_cap = cap;
+    p->n = n;
+}
+
+/* ---- cuts ---- */
+
+typedef struct cutter {
+    const pretok_step *step;
+    pretok_pieces *out;
+    pretok_piece piece; /* the one that is cut */
+    size_t begin, n;    /* what it has become: spare[begin..n) */
+    bool before, any;   /* whether the span before counted as a match, and whether there was one */
+} cutter;
+
+/* A span of the piece, a match or what lies between two; empty ones count as neighbours too. */
+static bool cut_span(cutter *c, size_t start, size_t end, bool match) {
+    match = match != c->step->invert;
+    pretok_piece *last = c->n > c->begin ? &c->out->spare[c->n - 1] : NULL;
+    bool join = false;
+    switch (c->step->behavior) {
+    case CUT_REMOVED:
+        if (match) {
+            return true;
+        }
+        break;
+    case CUT_ISOLATED:
+        break;
+    case CUT_MERGED_WITH_PREVIOUS:
+        join = match && !c->before;
+        break;
+    case CUT_MERGED_WITH_NEXT:
+        join = !match && c->any && c->before;
+        break;
+    case CUT_CONTIGUOUS:
+        join = c->any && match == c->before;
+        break;
+    }
+    c->before = match;
+    c->any = true;
+    if (join && last != NULL) {
+        last->end = end;
+        return true;
+    }
+    return push(c->out, &c->n, start, end, c->piece.first && start == c->piece.start);
+}
+
+/* Takes the empty pieces out of spare[begin..n). */
+static void drop_empty(cutter *c) {
+    size_t to = c->begin;
+    for (size_t i = c->begin; i < c->n; i++) {
+        if (c->out->spare[i].end > c->out->spare[i].start) {
+            c->out->spare[to++] = c->out->spare[i];
         }
     }
-    return NULL;
+    c->n = to;
 }
 
-static weft_status refuse_name(const char *name, weft_error *err) {
-    char known[128] = "";
-    int n = 0;
-    for (int i = 0; i < N_RULE; i++) {
-        n +=
-            snprintf(known + n, sizeof known - (size_t)n, "%s%s", i > 0 ? ", " : "", rules[i].name);
+static weft_status cut_piece(cutter *c, regex_run *run, weft_error *err) {
+    size_t base = c->piece.start, bytes = c->piece.end - base, at = 0, start, end;
+    regex_scan scan = {
+        .regex = c->step->pattern, .run = run, .text = c->out->text + base, .bytes = bytes};
+    bool found, ok = true;
+    weft_status status;
+    c->begin = c->n;
+    c->before = c->any = false;
+    while ((status = regex_next(&scan, &found, &start, &end, err)) == WEFT_OK && found && ok) {
+        ok = (start == at || cut_span(c, base + at, base + start, false)) &&
+             cut_span(c, base + start, base + end, true);
+        at = end;
     }
-    if (name == NULL) {
-        return error_set(err, WEFT_ERR_FILE, "tokenizer.ggml.pre is missing; known: %s", known);
+    if (status != WEFT_OK) {
+        return status;
     }
-    return error_set(err, WEFT_ERR_FILE, "tokenizer.ggml.pre is \"%.80s\"; known: %s", name, known);
-}
-
-weft_status pretok_open(const char *name, pretok **out, weft_error *err) {
-    pretok p = {.rule = find_rule(name)};
-    if (p.rule == NULL) {
-        return refuse_name(name, err);
+    if (!ok || (at < bytes && !cut_span(c, base + at, base + bytes, false))) {
+        return no_memory(err);
     }
-    p.regex = compile(p.rule->regex, err);
-    if (p.regex == NULL) {
-        return WEFT_ERR_MEMORY;
-    }
-    if (p.rule->digits) {
-        p.digit = compile("\\p{N}", err);
-        if (p.digit == NULL) {
-            free_codes(&p);
-            return WEFT_ERR_MEMORY;
-        }
-    }
-    *out = malloc(sizeof **out);
-    if (*out == NULL) {
-        free_codes(&p);
-        return error_set(err, WEFT_ERR_MEMORY, "no memory for the pre-tokeniser");
-    }
-    **out = p;
+    drop_empty(c);
     return WEFT_OK;
 }
 
-void pretok_close(pretok *p) {
-    if (p != NULL) {
-        free_codes(p);
-        free(p);
-    }
-}
-
-const pretok_rule *pretok_get_rule(const pretok *p) {
-    return p->rule;
-}
-
-typedef struct cut_run {
-    const pretok *pretok;
-    pcre2_match_data *match;
-    pcre2_match_context *context;
-    pretok_fn fn;
-    void *arg;
-    weft_error *err;
-} cut_run;
-
-/* The next match in text[from..bytes): 1 and its range, 0 when there is none, negative on error.
- * The JIT's stack is small; where it does not do, the interpreter takes over. */
-static int next_match(const cut_run *run, const pcre2_code *code, const char *text, size_t bytes,
-                      size_t from, size_t *start, size_t *end) {
-    int rc = pcre2_match(code, (PCRE2_SPTR)text, bytes, from, PCRE2_NO_UTF_CHECK, run->match,
-                         run->context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
-        rc = pcre2_match(code, (PCRE2_SPTR)text, bytes, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                         run->match, run->context);
-    }
-    if (rc == PCRE2_ERROR_NOMATCH) {
-        return 0;
-    }
-    if (rc < 0) {
-        return rc;
-    }
-    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(run->match);
-    *start = range[0];
-    *end = range[1];
-    return 1;
-}
-
-static weft_status match_failed(const cut_run *run, int rc, size_t at) {
-    char text[160];
-    pcre2_get_error_message(rc, (PCRE2_UCHAR *)text, sizeof text);
-    return error_set_at(run->err, WEFT_ERR_MEMORY, (int64_t)at, "cutting the text failed: %s",
-                        text);
-}
-
-/* Every match of `code` is a piece; so is what lies between two matches. `between` takes the latter
- * (for digits: the regex), `on_match` the former. */
-static weft_status cut_with(const cut_run *run, const pcre2_code *code, const char *text,
-                            size_t bytes,
-                            weft_status (*between)(const cut_run *, const char *, size_t)) {
-    size_t at = 0;
-    while (at < bytes) {
-        size_t start = bytes, end = bytes;
-        int rc = next_match(run, code, text, bytes, at, &start, &end);
-        if (rc < 0) {
-            return match_failed(run, rc, at);
-        }
-        weft_status status = WEFT_OK;
-        if (start > at) {
-            status = between(run, text + at, start - at);
-        }
-        if (status == WEFT_OK && end > start) {
-            status = run->fn(run->arg, text + start, end - start, run->err);
-        }
+static weft_status cut_all(const pretok_step *step, regex_run *run, pretok_pieces *p,
+                           weft_error *err) {
+    cutter c = {.step = step, .out = p};
+    for (size_t i = 0; i < p->n; i++) {
+        c.piece = p->piece[i];
+        weft_status status = cut_piece(&c, run, err);
         if (status != WEFT_OK) {
             return status;
         }
-        at = end;
     }
+    swap_lists(p, c.n);
     return WEFT_OK;
 }
 
-static weft_status give(const cut_run *run, const char *text, size_t bytes) {
-    return run->fn(run->arg, text, bytes, run->err);
+/* ---- other texts ---- */
+
+static weft_status write_piece(const pretok_step *step, regex_run *run, load_string piece,
+                               bool first, text_buf *to, weft_error *err) {
+    if (step->kind == PRETOK_REPLACE) {
+        return regex_replace(step->pattern, run, piece, step->content, to, err);
+    }
+    if (step->kind == PRETOK_BYTES) {
+        if (!text_buf_reserve(to, 2 * piece.bytes)) {
+            return no_memory(err);
+        }
+        for (size_t i = 0; i < piece.bytes; i++) {
+            to->n += utf8_put(alphabet_point((uint8_t)piece.data[i]), to->data + to->n);
+        }
+        return WEFT_OK;
+    }
+    bool has = piece.bytes >= step->content.bytes &&
+               memcmp(piece.data, step->content.data, step->content.bytes) == 0;
+    bool adds = !has && (first || !step->first_only);
+    bool ok = (!adds || text_buf_add(to, step->content.data, step->content.bytes)) &&
+              text_buf_add(to, piece.data, piece.bytes);
+    return ok ? WEFT_OK : no_memory(err);
 }
 
-static weft_status cut_by_regex(const cut_run *run, const char *text, size_t bytes) {
-    return cut_with(run, run->pretok->regex, text, bytes, give);
+static weft_status write_all(const pretok_step *step, regex_run *run, pretok_pieces *p,
+                             weft_error *err) {
+    text_buf *to = &p->buffer[p->buffer[0].data != NULL && p->text == p->buffer[0].data];
+    size_t n = 0;
+    to->n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        size_t start = to->n;
+        load_string piece = {p->text + p->piece[i].start, p->piece[i].end - p->piece[i].start};
+        weft_status status = write_piece(step, run, piece, p->piece[i].first, to, err);
+        if (status != WEFT_OK) {
+            return status;
+        }
+        if (to->n > start && !push(p, &n, start, to->n, p->piece[i].first)) {
+            return no_memory(err);
+        }
+    }
+    p->text = to->data;
+    swap_lists(p, n);
+    return WEFT_OK;
 }
 
-weft_status pretok_cut(const pretok *p, const char *text, size_t bytes, pretok_fn fn, void *arg,
-                       weft_error *err) {
-    cut_run run = {.pretok = p, .fn = fn, .arg = arg, .err = err};
-    weft_status status = WEFT_ERR_MEMORY;
-    run.match = pcre2_match_data_create(1, NULL);
-    run.context = pcre2_match_context_create(NULL);
-    if (run.match == NULL || run.context == NULL) {
-        error_set(err, status, "no memory to cut the text");
-        goto undo_match;
+weft_status pretok_cut(const pretok *p, regex_run *run, const char *text, size_t bytes, bool first,
+                       pretok_pieces *out, weft_error *err) {
+    size_t n = 0;
+    out->text = text;
+    out->n = 0;
+    if (bytes > 0 && !push(out, &n, 0, bytes, first)) {
+        return no_memory(err);
     }
-    uint64_t limit = LEAST_MATCH_LIMIT + (uint64_t)bytes * LIMIT_PER_BYTE;
-    pcre2_set_match_limit(run.context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
-    pcre2_set_heap_limit(run.context, HEAP_LIMIT_KIB);
-    if (p->digit != NULL) {
-        status = cut_with(&run, p->digit, text, bytes, cut_by_regex);
-    } else {
-        status = cut_by_regex(&run, text, bytes);
+    swap_lists(out, n);
+    weft_status status = WEFT_OK;
+    for (int32_t i = 0; i < p->n && status == WEFT_OK; i++) {
+        const pretok_step *step = &p->step[i];
+        status = step->kind == PRETOK_CUT ? cut_all(step, run, out, err)
+                                          : write_all(step, run, out, err);
     }
-undo_match:
-    pcre2_match_data_free(run.match);
-    pcre2_match_context_free(run.context);
     return status;
+}
+
+void pretok_pieces_free(pretok_pieces *p) {
+    free(p->piece);
+    free(p->spare);
+    text_buf_free(&p->buffer[0]);
+    text_buf_free(&p->buffer[1]);
+    *p = (pretok_pieces){0};
+}
+
+void pretok_close(pretok *p) {
+    for (int32_t i = 0; i < p->n; i++) {
+        regex_close(p->step[i].pattern);
+    }
+    p->n = 0;
 }

@@ -8,11 +8,11 @@
 /* Parts of a piece are counted in int32, and a stray gigabyte is a mistake anyway. */
 #define MOST_TEXT_BYTES ((size_t)1 << 30)
 
-/* Control tokens that templates end a turn with; the model may emit one that is neither the eos nor
- * the eot of the file. */
+/* Control tokens that templates end a turn with; the model may emit one that is none of the ends
+ * that the file names. */
 static const char *const end_names[] = {
     "<|im_end|>",      "<|eot_id|>", "<|end|>",       "<|endoftext|>",
-    "<|end_of_text|>", "</s>",       "<end_of_turn>",
+    "<|end_of_text|>", "</s>",       "<end_of_turn>", "<turn|>",
 };
 enum { N_END_NAME = sizeof end_names / sizeof end_names[0] };
 
@@ -22,64 +22,171 @@ static bool is_control(uint8_t type) {
 
 static bool has_end_name(load_string text) {
     for (int i = 0; i < N_END_NAME; i++) {
-        if (text.bytes == strlen(end_names[i]) &&
-            memcmp(text.data, end_names[i], text.bytes) == 0) {
+        if (string_is(text, end_names[i])) {
             return true;
         }
     }
     return false;
 }
 
-static weft_status check_vocab(const load_vocab *vocab, weft_error *err) {
-    if (vocab->model == NULL || strcmp(vocab->model, "gpt2") != 0) {
-        return error_set(err, WEFT_ERR_FILE, "tokenizer.ggml.model is \"%.80s\"; known: gpt2",
-                         vocab->model != NULL ? vocab->model : "");
+/* ---- building ---- */
+
+static weft_status no_memory(weft_error *err) {
+    return error_set(err, WEFT_ERR_MEMORY, "no memory for the tokeniser");
+}
+
+weft_status tok_take_tokens(tok *t, weft_error *err) {
+    size_t n = (size_t)t->n_token + 1;
+    t->text = load_arena_take(&t->arena, n, sizeof *t->text);
+    t->type = load_arena_take(&t->arena, n, sizeof *t->type);
+    t->end = load_arena_take(&t->arena, n, sizeof *t->end);
+    t->decoder.piece = load_arena_take(&t->arena, n, sizeof *t->decoder.piece);
+    bool ok = t->text != NULL && t->type != NULL && t->end != NULL && t->decoder.piece != NULL;
+    return ok ? WEFT_OK : error_set(err, WEFT_ERR_MEMORY, "no memory for %d tokens", t->n_token);
+}
+
+weft_status tok_add_norm(tok *t, norm_step step, weft_error *err) {
+    if (t->norm.n == NORM_MAX_STEP) {
+        regex_close(step.pattern);
+        return error_set(err, WEFT_ERR_FILE, "the normalizer has more than %d steps",
+                         NORM_MAX_STEP);
     }
-    const struct {
-        const char *key;
-        int32_t id;
-    } ids[] = {{"bos", vocab->bos}, {"eos", vocab->eos}, {"eot", vocab->eot}};
-    for (int i = 0; i < 3; i++) {
-        if (ids[i].id >= vocab->n_token) {
-            return error_set(err, WEFT_ERR_FILE,
-                             "tokenizer.ggml.%s_token_id is %d; the vocabulary has %d tokens",
-                             ids[i].key, ids[i].id, vocab->n_token);
+    t->norm.step[t->norm.n++] = step;
+    return WEFT_OK;
+}
+
+weft_status tok_add_pretok(tok *t, pretok_step step, weft_error *err) {
+    if (t->pretok.n == PRETOK_MAX_STEP) {
+        regex_close(step.pattern);
+        return error_set(err, WEFT_ERR_FILE, "the pre-tokeniser has more than %d steps",
+                         PRETOK_MAX_STEP);
+    }
+    t->pretok.step[t->pretok.n++] = step;
+    return WEFT_OK;
+}
+
+weft_status tok_add_cut(tok *t, const char *pattern, weft_error *err) {
+    pretok_step step = {.kind = PRETOK_CUT, .behavior = CUT_ISOLATED};
+    weft_status status =
+        regex_open((load_string){pattern, strlen(pattern)}, "pre-tokeniser", &step.pattern, err);
+    return status != WEFT_OK ? status : tok_add_pretok(t, step, err);
+}
+
+/* A token of normalised text is looked for in its own normal form. */
+static weft_status added_text(tok *t, const tok_added *added, load_string *out, weft_error *err) {
+    regex_run *run = NULL;
+    text_buf buffer[2] = {{0}};
+    weft_status status = regex_run_open(&run, err);
+    if (status == WEFT_OK) {
+        status = norm_apply(&t->norm, run, buffer, added->text.data, added->text.bytes, out, err);
+    }
+    if (status == WEFT_OK) {
+        *out = string_copy(&t->arena, *out);
+        status = out->data != NULL ? WEFT_OK : no_memory(err);
+    }
+    regex_run_close(run);
+    text_buf_free(&buffer[0]);
+    text_buf_free(&buffer[1]);
+    return status;
+}
+
+static weft_status fill_set(tok *t, bool normalized, bool special, added_set *out,
+                            weft_error *err) {
+    added_entry *entry = malloc(((size_t)t->n_added + 1) * sizeof *entry);
+    int32_t n = 0;
+    if (entry == NULL) {
+        return no_memory(err);
+    }
+    for (int32_t i = 0; i < t->n_added; i++) {
+        const tok_added *a = &t->added[i];
+        if (a->normalized != normalized || (a->special && !special)) {
+            continue;
+        }
+        load_string text = a->text;
+        weft_status status = normalized ? added_text(t, a, &text, err) : WEFT_OK;
+        if (status != WEFT_OK) {
+            free(entry);
+            return status;
+        }
+        entry[n++] = (added_entry){text, a->id, a->lstrip, a->rstrip, a->single_word};
+    }
+    added_set_init(out, entry, n);
+    return WEFT_OK;
+}
+
+static weft_status fill_sets(tok *t, weft_error *err) {
+    weft_status status = WEFT_OK;
+    for (int special = 0; special < 2 && status == WEFT_OK; special++) {
+        status = fill_set(t, false, special == 1, &t->raw[special], err);
+        if (status == WEFT_OK) {
+            status = fill_set(t, true, special == 1, &t->normal[special], err);
         }
     }
-    return WEFT_OK;
+    return status;
 }
 
 static weft_status mark_ends(tok *t, const load_vocab *vocab, weft_error *err) {
-    t->end = calloc((size_t)vocab->n_token + 1, sizeof *t->end);
-    if (t->end == NULL) {
-        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d tokens", vocab->n_token);
+    for (int32_t i = 0; i < vocab->n_eos; i++) {
+        int32_t id = vocab->eos_ids[i];
+        if (id < 0 || id >= t->n_token) {
+            return error_set(err, WEFT_ERR_FILE, "eos token %d: the vocabulary has %d tokens", id,
+                             t->n_token);
+        }
+        t->end[id] = true;
     }
-    for (int32_t id = 0; id < vocab->n_token; id++) {
-        t->end[id] = id == vocab->eos || id == vocab->eot ||
-                     (is_control(vocab->type[id]) && has_end_name(vocab->token[id]));
+    if (vocab->bos >= t->n_token) {
+        return error_set(err, WEFT_ERR_FILE, "bos token %d: the vocabulary has %d tokens",
+                         vocab->bos, t->n_token);
+    }
+    t->bos = vocab->bos >= 0 ? vocab->bos : -1;
+    t->eos = vocab->n_eos > 0 ? vocab->eos_ids[0] : -1;
+    for (int32_t id = 0; id < t->n_token; id++) {
+        t->end[id] = t->end[id] || (is_control(t->type[id]) && has_end_name(t->text[id]));
     }
     return WEFT_OK;
 }
 
-weft_status tok_create(const load_vocab *vocab, tok **out, weft_error *err) {
-    weft_status status = check_vocab(vocab, err);
-    if (status != WEFT_OK) {
-        return status;
+/* BOS in front, unless the file's own rule puts it there. */
+static weft_status lead_with_bos(tok *t, const load_vocab *vocab, weft_error *err) {
+    if (!vocab->add_bos || (t->n_lead > 0 && t->lead[0] == t->bos)) {
+        return WEFT_OK;
     }
+    if (t->bos < 0) {
+        return error_set(err, WEFT_ERR_FILE, "a text begins with bos, and there is no bos token");
+    }
+    int32_t *lead = load_arena_take(&t->arena, (size_t)t->n_lead + 1, sizeof *lead);
+    if (lead == NULL) {
+        return no_memory(err);
+    }
+    lead[0] = t->bos;
+    for (int32_t i = 0; i < t->n_lead; i++) {
+        lead[i + 1] = t->lead[i];
+    }
+    t->lead = lead;
+    t->n_lead++;
+    return WEFT_OK;
+}
+
+/* A folder without a tokeniser: tokens up to the last that ends an answer, none with a text. */
+static weft_status from_nothing(tok *t, const load_vocab *vocab, weft_error *err) {
+    t->n_token = vocab->bos + 1;
+    for (int32_t i = 0; i < vocab->n_eos; i++) {
+        t->n_token = vocab->eos_ids[i] >= t->n_token ? vocab->eos_ids[i] + 1 : t->n_token;
+    }
+    return tok_take_tokens(t, err);
+}
+
+weft_status tok_create(const load_vocab *vocab, tok **out, weft_error *err) {
     tok *t = calloc(1, sizeof *t);
     if (t == NULL) {
-        return error_set(err, WEFT_ERR_MEMORY, "no memory for the tokeniser");
+        return no_memory(err);
     }
-    t->type = vocab->type;
-    t->n_token = vocab->n_token;
-    t->bos = vocab->bos >= 0 ? vocab->bos : -1;
-    t->eos = vocab->eos >= 0 ? vocab->eos : -1;
-    t->add_bos = vocab->add_bos;
-    if ((status = pretok_open(vocab->pre, &t->pretok, err)) != WEFT_OK ||
-        (status = bpe_open(vocab, &t->bpe, err)) != WEFT_OK ||
-        (status = special_set_open(vocab, false, &t->user, err)) != WEFT_OK ||
-        (status = special_set_open(vocab, true, &t->all, err)) != WEFT_OK ||
+    weft_status status = vocab->tokenizer_json.data != NULL ? tok_from_json(t, vocab, err)
+                         : vocab->model != NULL             ? tok_from_gguf(t, vocab, err)
+                                                            : from_nothing(t, vocab, err);
+    if (status != WEFT_OK || (status = fill_sets(t, err)) != WEFT_OK ||
         (status = mark_ends(t, vocab, err)) != WEFT_OK ||
+        (status = lead_with_bos(t, vocab, err)) != WEFT_OK ||
         (status = chat_form_open(vocab->chat_template, &t->chat, err)) != WEFT_OK) {
         tok_destroy(t);
         return status;
@@ -90,12 +197,15 @@ weft_status tok_create(const load_vocab *vocab, tok **out, weft_error *err) {
 
 void tok_destroy(tok *t) {
     if (t != NULL) {
-        pretok_close(t->pretok);
+        norm_close(&t->norm);
+        pretok_close(&t->pretok);
         bpe_close(t->bpe);
-        special_set_close(&t->user);
-        special_set_close(&t->all);
+        for (int i = 0; i < 2; i++) {
+            added_set_close(&t->raw[i]);
+            added_set_close(&t->normal[i]);
+        }
         chat_form_close(&t->chat);
-        free(t->end);
+        load_arena_free(&t->arena);
         free(t);
     }
 }
@@ -104,66 +214,70 @@ void tok_destroy(tok *t) {
 
 typedef struct encode_run {
     const tok *tok;
-    const pretok_rule *rule;
+    bool special;
+    regex_run *regex;
+    text_buf norm[2];
+    pretok_pieces pieces;
     bpe_scratch scratch;
     id_list ids;
 } encode_run;
 
-static weft_status encode_piece(void *arg, const char *piece, size_t bytes, weft_error *err) {
-    encode_run *run = arg;
-    return bpe_encode(run->tok->bpe, piece, bytes, run->rule->whole_piece, &run->scratch, &run->ids,
-                      err);
+static weft_status push_id(encode_run *run, int32_t id, weft_error *err) {
+    return id_list_push(&run->ids, id) ? WEFT_OK
+                                       : error_set(err, WEFT_ERR_MEMORY, "no memory for the ids");
 }
 
-static bool is_ascii(const char *text, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) {
-        if ((uint8_t)text[i] >= 0x80) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* A stretch without special tokens. */
-static weft_status encode_stretch(encode_run *run, const char *text, size_t bytes,
-                                  weft_error *err) {
-    if (!run->rule->nfc || is_ascii(text, bytes)) {
-        return pretok_cut(run->tok->pretok, text, bytes, encode_piece, run, err);
-    }
-    char *composed = NULL;
-    weft_status status = nfc_compose(text, bytes, &composed, &bytes, err);
-    if (status == WEFT_OK) {
-        status = pretok_cut(run->tok->pretok, composed, bytes, encode_piece, run, err);
-        free(composed);
+static weft_status encode_pieces(encode_run *run, load_string text, bool first, weft_error *err) {
+    const tok *t = run->tok;
+    weft_status status =
+        pretok_cut(&t->pretok, run->regex, text.data, text.bytes, first, &run->pieces, err);
+    for (size_t i = 0; i < run->pieces.n && status == WEFT_OK; i++) {
+        pretok_piece p = run->pieces.piece[i];
+        status = bpe_encode(t->bpe, run->pieces.text + p.start, p.end - p.start, &run->scratch,
+                            &run->ids, err);
     }
     return status;
 }
 
-static weft_status encode_all(encode_run *run, const char *text, size_t bytes, bool special,
-                              weft_error *err) {
-    const special_set *set = special ? &run->tok->all : &run->tok->user;
-    size_t from = 0;
-    while (from < bytes) {
-        const special_entry *found = NULL;
-        size_t at = bytes;
-        special_find(set, text, bytes, from, &at, &found);
-        weft_status status = at > from ? encode_stretch(run, text + from, at - from, err) : WEFT_OK;
-        if (status != WEFT_OK) {
-            return status;
-        }
-        if (found == NULL) {
-            break;
-        }
-        if (!id_list_push(&run->ids, found->id)) {
-            return error_set(err, WEFT_ERR_MEMORY, "no memory for the ids");
-        }
-        from = at + found->text.bytes;
+/* A stretch of the raw text without added tokens. */
+static weft_status encode_stretch(encode_run *run, load_string text, bool first, weft_error *err) {
+    load_string normal, part;
+    weft_status status =
+        norm_apply(&run->tok->norm, run->regex, run->norm, text.data, text.bytes, &normal, err);
+    added_scan scan = {.set = &run->tok->normal[run->special], .text = normal};
+    int32_t id;
+    while (status == WEFT_OK && added_next(&scan, &id, &part)) {
+        status = id >= 0 ? push_id(run, id, err)
+                         : encode_pieces(run, part, first && part.data == normal.data, err);
     }
-    return WEFT_OK;
+    return status;
+}
+
+static weft_status encode_text(encode_run *run, load_string text, weft_error *err) {
+    added_scan scan = {.set = &run->tok->raw[run->special], .text = text};
+    weft_status status = regex_run_open(&run->regex, err);
+    load_string part;
+    int32_t id;
+    while (status == WEFT_OK && added_next(&scan, &id, &part)) {
+        status = id >= 0 ? push_id(run, id, err)
+                         : encode_stretch(run, part, part.data == text.data, err);
+    }
+    return status;
+}
+
+static void run_free(encode_run *run) {
+    regex_run_close(run->regex);
+    text_buf_free(&run->norm[0]);
+    text_buf_free(&run->norm[1]);
+    pretok_pieces_free(&run->pieces);
+    bpe_scratch_free(&run->scratch);
 }
 
 weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool special, int32_t **ids,
                        size_t *n, weft_error *err) {
+    if (!tok_has_text(t)) {
+        return error_set(err, WEFT_ERR_USAGE, "the model has no tokenizer.json: prompts are ids");
+    }
     if (bytes > MOST_TEXT_BYTES) {
         return error_set(err, WEFT_ERR_TOO_LONG, "the text has %zu bytes; at most %zu", bytes,
                          MOST_TEXT_BYTES);
@@ -173,18 +287,18 @@ weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool specia
         return error_set_at(err, WEFT_ERR_USAGE, (int64_t)valid,
                             "the text is not valid UTF-8 at byte %zu", valid);
     }
-    encode_run run = {.tok = t, .rule = pretok_get_rule(t->pretok)};
-    weft_status status = encode_all(&run, text, bytes, special, err);
+    encode_run run = {.tok = t, .special = special};
+    weft_status status = encode_text(&run, (load_string){text, bytes}, err);
     if (status == WEFT_OK && run.ids.id == NULL) {
         run.ids.id = malloc(sizeof *run.ids.id); /* no ids are an array too */
         status =
             run.ids.id != NULL ? WEFT_OK : error_set(err, WEFT_ERR_MEMORY, "no memory for the ids");
     }
     if (status == WEFT_OK && run.scratch.n_dropped > 0) {
-        log_warn("%zu bytes of the text have no token in this vocabulary and were dropped",
+        log_warn("%zu characters of the text have no token in this vocabulary and were dropped",
                  run.scratch.n_dropped);
     }
-    bpe_scratch_free(&run.scratch);
+    run_free(&run);
     if (status != WEFT_OK) {
         free(run.ids.id);
         return status;
@@ -194,10 +308,58 @@ weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool specia
     return WEFT_OK;
 }
 
+static bool same_ids(const int32_t *a, const int32_t *b, size_t n) {
+    return n == 0 || memcmp(a, b, n * sizeof *a) == 0;
+}
+
+weft_status tok_encode_prompt(const tok *t, const char *text, size_t bytes, int32_t **ids,
+                              size_t *n, weft_error *err) {
+    int32_t *inner = NULL;
+    size_t n_inner = 0, lead = (size_t)t->n_lead, trail = (size_t)t->n_trail;
+    weft_status status = tok_encode(t, text, bytes, true, &inner, &n_inner, err);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    lead = n_inner >= lead && same_ids(inner, t->lead, lead) ? 0 : lead;
+    trail = n_inner >= trail && same_ids(inner + n_inner - trail, t->trail, trail) ? 0 : trail;
+    if (lead + trail > 0) {
+        int32_t *grown = realloc(inner, (n_inner + lead + trail) * sizeof *grown);
+        if (grown == NULL) {
+            free(inner);
+            return error_set(err, WEFT_ERR_MEMORY, "no memory for the ids");
+        }
+        inner = grown;
+        memmove(inner + lead, inner, n_inner * sizeof *inner);
+        for (size_t i = 0; i < lead; i++) {
+            inner[i] = t->lead[i];
+        }
+        for (size_t i = 0; i < trail; i++) {
+            inner[lead + n_inner + i] = t->trail[i];
+        }
+    }
+    *ids = inner;
+    *n = n_inner + lead + trail;
+    return WEFT_OK;
+}
+
+const int32_t *tok_lead(const tok *t, size_t *n) {
+    *n = (size_t)t->n_lead;
+    return t->lead;
+}
+
+const int32_t *tok_trail(const tok *t, size_t *n) {
+    *n = (size_t)t->n_trail;
+    return t->trail;
+}
+
 /* ---- looking at tokens ---- */
 
 static bool in_vocab(const tok *t, int32_t id) {
     return id >= 0 && id < t->n_token;
+}
+
+bool tok_has_text(const tok *t) {
+    return t->bpe != NULL;
 }
 
 int32_t tok_vocab_size(const tok *t) {
@@ -209,7 +371,7 @@ const char *tok_bytes(const tok *t, int32_t id, size_t *bytes) {
         *bytes = 0;
         return NULL;
     }
-    load_string text = bpe_text(t->bpe)[id];
+    load_string text = t->decoder.piece[id];
     *bytes = text.bytes;
     return text.bytes > 0 ? text.data : "";
 }
@@ -223,14 +385,9 @@ bool tok_is_end(const tok *t, int32_t id) {
 }
 
 int32_t tok_bos(const tok *t) {
-    return t->add_bos ? t->bos : -1;
+    return t->bos;
 }
 
 int32_t tok_eos(const tok *t) {
     return t->eos;
-}
-
-bool tok_needs_bos(const tok *t, const int32_t *ids, size_t n) {
-    int32_t bos = tok_bos(t);
-    return bos >= 0 && (n == 0 || ids[0] != bos);
 }

@@ -7,17 +7,15 @@
 #include "kern/cpu/linear_isa.h"
 #include "kern/exact_double.h"
 
-void kern_rope_table(double base, int32_t rope_dim, int32_t pos0, int32_t n_pos, float *out) {
-    double log_base = exact_log(base);
-    int32_t n_pair = rope_dim / 2;
+void kern_rope_table(const double *freq, int32_t n_pair, double scale, int32_t pos0, int32_t n_pos,
+                     float *out) {
     for (int32_t i = 0; i < n_pair; i++) {
-        double per_position = exact_exp(-(2.0 * i / rope_dim) * log_base);
         for (int32_t n = 0; n < n_pos; n++) {
             double s, c;
-            exact_sincos(((double)pos0 + n) * per_position, &s, &c);
+            exact_sincos(((double)pos0 + n) * freq[i], &s, &c);
             float *at = out + ((size_t)n * (size_t)n_pair + (size_t)i) * 2;
-            at[0] = (float)c;
-            at[1] = (float)s;
+            at[0] = (float)(scale * c);
+            at[1] = (float)(scale * s);
         }
     }
 }

@@ -55,9 +55,8 @@ static toy *toy_new(const char *pre) {
                             .token = v->token,
                             .type = v->type,
                             .merge = v->merge,
-                            .bos = -1,
-                            .eos = -1,
-                            .eot = -1};
+                            .unk = -1,
+                            .bos = -1};
     toy_add(v, "ab", LOAD_TOKEN_NORMAL); /* 256 */
     toy_add(v, "bc", LOAD_TOKEN_NORMAL); /* 257 */
     toy_merge(v, "b c");
@@ -516,8 +515,9 @@ static void test_ends(void **state) { /* C13 */
     int32_t turn = toy_add(v, "<end_of_turn>", LOAD_TOKEN_CONTROL);
     int32_t start = toy_add(v, "<|im_start|>", LOAD_TOKEN_CONTROL);
     int32_t plain = toy_add(v, "</s>", LOAD_TOKEN_NORMAL);
-    v->vocab.eos = eos;
-    v->vocab.eot = eot;
+    v->vocab.n_eos = 2;
+    v->vocab.eos_ids[0] = eos;
+    v->vocab.eos_ids[1] = eot;
     tok *t = create(v);
     assert_int_equal(tok_eos(t), eos);
     assert_true(tok_is_end(t, eos) && tok_is_end(t, eot) && tok_is_end(t, turn));
@@ -526,23 +526,55 @@ static void test_ends(void **state) { /* C13 */
     free(v);
 }
 
+static void check_prompt(const tok *t, const char *text, const int32_t *want, size_t n_want) {
+    int32_t *ids = NULL;
+    size_t n = 0;
+    assert_int_equal(tok_encode_prompt(t, text, strlen(text), &ids, &n, NULL), WEFT_OK);
+    assert_int_equal(n, n_want);
+    if (n > 0) {
+        assert_memory_equal(ids, want, n * sizeof *ids);
+    }
+    free(ids);
+}
+#define CHECK_PROMPT(t, text, ...)                                                                 \
+    check_prompt(t, text, (const int32_t[]){__VA_ARGS__},                                          \
+                 sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+
 static void test_bos(void **state) { /* C08 */
     (void)state;
     toy *v = toy_new("gpt-2");
     int32_t bos = toy_add(v, "<s>", LOAD_TOKEN_CONTROL);
+    size_t n = 7;
     v->vocab.bos = bos;
     tok *t = create(v);
-    const int32_t with[] = {bos, 'a'}, without[] = {'a', bos};
-    assert_int_equal(tok_bos(t), -1); /* the model has one but does not ask for it */
-    assert_false(tok_needs_bos(t, without, 2) || tok_needs_bos(t, NULL, 0));
+    assert_int_equal(tok_bos(t), bos);
+    tok_lead(t, &n);
+    assert_int_equal(n, 0); /* the model has one but does not ask for it */
+    CHECK_PROMPT(t, "a", 'a');
+    CHECK_PROMPT(t, "<s>a", bos, 'a');
     tok_destroy(t);
     v->vocab.add_bos = true;
     t = create(v);
-    assert_int_equal(tok_bos(t), bos);
-    assert_true(tok_needs_bos(t, without, 2) && tok_needs_bos(t, NULL, 0));
-    assert_false(tok_needs_bos(t, with, 2));
+    assert_int_equal(tok_lead(t, &n)[0], bos);
+    assert_int_equal(n, 1);
+    CHECK_PROMPT(t, "a", bos, 'a');
+    CHECK_PROMPT(t, "", bos);
+    CHECK_PROMPT(t, "<s>a", bos, 'a'); /* never two */
+    CHECK_PROMPT(t, "a<s>", bos, 'a', bos);
     CHECK_IDS(t, "a", true, 'a'); /* encoding itself adds none */
     tok_destroy(t);
+    v->vocab.add_bos = false;
+    v->vocab.add_bos_unsaid = true; /* gpt-2 is not known to want one, llama-bpe is */
+    t = create(v);
+    CHECK_PROMPT(t, "a", 'a');
+    tok_destroy(t);
+    v->vocab.pre = "llama-bpe";
+    t = create(v);
+    CHECK_PROMPT(t, "a", bos, 'a');
+    tok_destroy(t);
+    v->vocab.bos = -1;
+    v->vocab.add_bos = true;
+    check_refused(v, "no bos token");
     free(v);
 }
 
@@ -553,7 +585,8 @@ static void test_refused_names(void **state) { /* C11 */
     toy *v = toy_new("nonsense");
     check_refused(v, "tokenizer.ggml.pre");
     check_refused(v, "\"nonsense\"");
-    check_refused(v, "gpt-2, smollm, llama-bpe, qwen2");
+    check_refused(v, "known: gpt-2 ");
+    check_refused(v, " qwen2 ");
     v->vocab.pre = NULL;
     check_refused(v, "tokenizer.ggml.pre is missing");
     v->vocab.pre = "";
@@ -561,13 +594,19 @@ static void test_refused_names(void **state) { /* C11 */
     v->vocab.pre = "gpt2"; /* near is not enough */
     check_refused(v, "\"gpt2\"");
     v->vocab.pre = "gpt-2";
+    v->vocab.model = "bert";
+    check_refused(v, "tokenizer.ggml.model is \"bert\" (WordPiece); known: gpt2");
     v->vocab.model = "llama";
-    check_refused(v, "tokenizer.ggml.model is \"llama\"");
+    check_refused(v, "tokenizer.ggml.scores is missing");
     v->vocab.model = NULL;
     check_refused(v, "tokenizer.ggml.model");
     v->vocab.model = "gpt2";
-    v->vocab.eos = v->vocab.n_token;
-    check_refused(v, "tokenizer.ggml.eos_token_id");
+    v->vocab.n_eos = 1;
+    v->vocab.eos_ids[0] = v->vocab.n_token;
+    check_refused(v, "eos token 258");
+    v->vocab.n_eos = 0;
+    v->vocab.bos = v->vocab.n_token;
+    check_refused(v, "bos token 258");
     free(v);
 }
 
@@ -585,9 +624,9 @@ static void test_refused_merges(void **state) { /* C14 */
     check_bad_merge(" b", "two tokens");
     check_bad_merge("a ", "two tokens");
     check_bad_merge("", "two tokens");
-    check_bad_merge("a b c", "byte alphabet");
-    check_bad_merge("a \xE2\x9C\x93", "byte alphabet");
-    check_bad_merge("a \xFF", "byte alphabet");
+    check_bad_merge("a b c", "right part");
+    check_bad_merge("a \xE2\x9C\x93", "right part");
+    check_bad_merge("a \xFF", "right part");
     check_bad_merge("aq b", "left part");
     check_bad_merge("a bq", "right part");
     check_bad_merge("x y", "merged token");
@@ -614,10 +653,19 @@ static void test_merge_list_forms(void **state) {
 static void test_refused_tokens(void **state) {
     (void)state;
     toy *v = toy_new("gpt-2");
-    toy_add(v, "a b", LOAD_TOKEN_NORMAL);
-    check_refused(v, "tokenizer.ggml.tokens[258] = \"a b\"");
+    int32_t odd = toy_add(v, "a b", LOAD_TOKEN_NORMAL);
+    toy_add(v, "\xE2\x9C\x93", LOAD_TOKEN_NORMAL);
+    tok *t = create(v); /* a few are no text's token and stay as they are */
+    size_t bytes;
+    CHECK_IDS(t, "a b", true, 'a', ' ', 'b');
+    assert_memory_equal(tok_bytes(t, odd, &bytes), "a b", 3);
+    assert_int_equal(bytes, 3);
+    tok_destroy(t);
+    toy_add(v, "b c", LOAD_TOKEN_NORMAL);
+    check_refused(v, "3 of tokenizer.ggml.tokens, the first is [258] = \"a b\"");
+    v->vocab.n_token = 259;
     v->token[258] = string_of("\xC4");
-    check_refused(v, "tokens[258] = \"\\xC4\"");
+    tok_destroy(create(v));
     v->type[258] = LOAD_TOKEN_USER;
     check_refused(v, "valid UTF-8");
     v->token[258] = string_of("");
@@ -629,16 +677,16 @@ static void test_refused_tokens(void **state) {
 
 static void check_stream(const char *const *parts, const size_t *bytes, size_t n,
                          const char *const *want, const char *want_end) {
-    tok_stream s = {.n_held = 0};
+    tok_utf8 s = {.n_held = 0};
     char out[128];
     for (size_t i = 0; i < n; i++) {
-        size_t length = tok_stream_push(&s, parts[i], bytes[i], out);
+        size_t length = tok_utf8_push(&s, parts[i], bytes[i], out);
         assert_int_equal(length, strlen(want[i]));
         assert_string_equal(out, want[i]);
     }
-    assert_int_equal(tok_stream_end(&s, out), strlen(want_end));
+    assert_int_equal(tok_utf8_end(&s, out), strlen(want_end));
     assert_string_equal(out, want_end);
-    assert_int_equal(tok_stream_end(&s, out), 0); /* nothing is said twice */
+    assert_int_equal(tok_utf8_end(&s, out), 0); /* nothing is said twice */
 }
 #define BAD "\xEF\xBF\xBD"
 
@@ -688,20 +736,20 @@ static void test_stream_cuts(void **state) {
         for (size_t i = 0; i < n; i++) {
             bytes[i] = (char)pool[next_random(&random) % sizeof pool];
         }
-        tok_stream s = {.n_held = 0};
-        size_t n_whole = tok_stream_push(&s, bytes, n, whole);
-        n_whole += tok_stream_end(&s, whole + n_whole);
+        tok_utf8 s = {.n_held = 0};
+        size_t n_whole = tok_utf8_push(&s, bytes, n, whole);
+        n_whole += tok_utf8_end(&s, whole + n_whole);
         for (size_t at = 0; at < n;) {
             size_t take = 1 + next_random(&random) % 4;
             take = take < n - at ? take : n - at;
-            size_t length = tok_stream_push(&s, bytes + at, take, part);
+            size_t length = tok_utf8_push(&s, bytes + at, take, part);
             assert_true(length <= 3 * (take + 3));
             assert_true(length == 0 || ((uint8_t)part[0] & 0xC0) != 0x80);
             memcpy(joined + n_joined, part, length);
             n_joined += length;
             at += take;
         }
-        n_joined += tok_stream_end(&s, joined + n_joined);
+        n_joined += tok_utf8_end(&s, joined + n_joined);
         assert_int_equal(n_joined, n_whole);
         assert_memory_equal(joined, whole, n_whole);
     }

@@ -99,7 +99,7 @@ static json_vocab read_vocab(const char *name, const char *pre) {
     snprintf(file, sizeof file, "%s.json", name);
     json_vocab v = {.root = read_json("tokenizers", file)};
     const json_t *model = json_object_get(v.root, "model");
-    v.vocab = (load_vocab){.model = "gpt2", .pre = pre, .bos = -1, .eos = -1, .eot = -1};
+    v.vocab = (load_vocab){.model = "gpt2", .pre = pre, .unk = -1, .bos = -1};
     read_tokens(&v, json_object_get(model, "vocab"), json_object_get(v.root, "added_tokens"));
     read_merges(&v, json_object_get(model, "merges"));
     v.vocab.token = v.token;
@@ -140,32 +140,27 @@ static bool same_ids(const tok *t, load_string text, const json_t *want) {
     return same;
 }
 
-/* The ids' text through tok_bytes and the stream. */
+/* The ids' text through the stream. */
 static bool same_text(const tok *t, const json_t *ids, bool skip_special, load_string want) {
-    size_t n = 0, cap = 64, i;
-    const json_t *id;
-    json_array_foreach(ids, i, id) {
-        size_t bytes;
-        tok_bytes(t, (int32_t)json_integer_value(id), &bytes);
-        cap += 3 * (bytes + 3);
-    }
-    char *out = malloc(cap);
-    tok_stream stream = {.n_held = 0};
-    json_array_foreach(ids, i, id) {
-        int32_t token = (int32_t)json_integer_value(id);
-        if (skip_special && tok_is_special(t, token)) {
+    tok_stream *stream = NULL;
+    const char *text;
+    size_t i, n, at = 0;
+    bool same = true;
+    assert_int_equal(tok_stream_open(t, false, &stream, NULL), WEFT_OK);
+    for (i = 0; i <= json_array_size(ids) && same; i++) {
+        int32_t token = (int32_t)json_integer_value(json_array_get(ids, i));
+        if (i == json_array_size(ids)) {
+            assert_int_equal(tok_stream_end(stream, &text, &n, NULL), WEFT_OK);
+        } else if (skip_special && tok_is_special(t, token)) {
             continue;
+        } else {
+            assert_int_equal(tok_stream_push(stream, token, &text, &n, NULL), WEFT_OK);
         }
-        size_t bytes;
-        const char *text = tok_bytes(t, token, &bytes);
-        assert_non_null(text);
-        n += tok_stream_push(&stream, text, bytes, out + n);
-        assert_true(stream.n_held >= 0 && stream.n_held <= 3);
+        same = n <= want.bytes - at && memcmp(text, want.data + at, n) == 0;
+        at += n;
     }
-    n += tok_stream_end(&stream, out + n);
-    bool same = n == want.bytes && memcmp(out, want.data, n) == 0;
-    free(out);
-    return same;
+    tok_stream_close(stream);
+    return same && at == want.bytes;
 }
 
 static bool contains(load_string text, load_string part) {
@@ -274,6 +269,16 @@ static void test_qwen2(void **state) {
     check_scheme("qwen2", "qwen2", 1071);
 }
 
+static void test_deepseek_v3(void **state) {
+    (void)state;
+    check_scheme("deepseek_v3", "deepseek-v3", 1074);
+}
+
+static void test_o200k(void **state) {
+    (void)state;
+    check_scheme("o200k", "gpt-4o", 1074);
+}
+
 static load_model *open_model(const char *path) {
     weft_error err = {.text = ""};
     load_model *m = NULL;
@@ -287,8 +292,10 @@ static void test_demo_model(void **state) {
     (void)state;
     load_model *m = open_model(WEFT_DEMO_MODEL);
     tok *t = create(load_get_vocab(m));
+    size_t n_lead;
     assert_int_equal(tok_vocab_size(t), 49152);
-    assert_int_equal(tok_bos(t), -1);
+    tok_lead(t, &n_lead);
+    assert_int_equal(n_lead, 0);
     assert_true(tok_is_end(t, tok_eos(t)));
     json_t *golden = read_json("tokenizers", "smollm2.golden.json");
     size_t n_text;
@@ -344,7 +351,9 @@ static void test_gguf_vocabulary(void **state) {
     (void)state;
     load_model *m = open_model(WEFT_GOLDEN "/gguf/Q8_0.gguf");
     tok *t = create(load_get_vocab(m));
-    assert_int_equal(tok_bos(t), -1);
+    size_t n_lead;
+    tok_lead(t, &n_lead);
+    assert_int_equal(n_lead, 0);
     assert_true(tok_is_special(t, 376) && tok_is_special(t, 381));
     assert_false(tok_is_special(t, 375) || tok_is_special(t, 382));
     assert_true(tok_is_end(t, 376) && tok_is_end(t, 378));
@@ -360,6 +369,23 @@ static void test_gguf_vocabulary(void **state) {
     load_close(m);
 }
 
+/* Broken files whose fault only the tokeniser sees. */
+static void test_unknown_pre(void **state) { /* C11 */
+    (void)state;
+    static const char *const files[][2] = {
+        {WEFT_GOLDEN "/gguf/bad/pre_missing.gguf", "tokenizer.ggml.pre is missing"},
+        {WEFT_GOLDEN "/gguf/bad/pre_nonsense.gguf", "tokenizer.ggml.pre is \"nonsense\""},
+    };
+    for (int i = 0; i < 2; i++) {
+        load_model *m = open_model(files[i][0]);
+        weft_error err = {.text = ""};
+        tok *t = NULL;
+        assert_int_equal(tok_create(load_get_vocab(m), &t, &err), WEFT_ERR_FILE);
+        assert_non_null(strstr(err.text, files[i][1]));
+        load_close(m);
+    }
+}
+
 int main(void) {
     if (access(WEFT_GOLDEN "/tokenizers/gpt2.json", R_OK) != 0 ||
         access(WEFT_DEMO_MODEL, R_OK) != 0) {
@@ -367,9 +393,15 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),       cmocka_unit_test(test_smollm),
-        cmocka_unit_test(test_llama3),     cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_demo_model), cmocka_unit_test(test_gguf_vocabulary),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_smollm),
+        cmocka_unit_test(test_llama3),
+        cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_deepseek_v3),
+        cmocka_unit_test(test_o200k),
+        cmocka_unit_test(test_unknown_pre),
+        cmocka_unit_test(test_demo_model),
+        cmocka_unit_test(test_gguf_vocabulary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
