@@ -46,7 +46,7 @@ static size_t page_bytes(const kernels *k) {
 }
 
 void kernels_attn_plan(kernels *k) {
-    const load_config *c = k->cfg;
+    const model_config *c = k->cfg;
     k->kv = (kern_kv){.type = k->setup.kv_type,
                       .n_kv_head = c->n_kv_head,
                       .head_dim = c->head_dim,

@@ -34,10 +34,10 @@ typedef struct kern_weight {
 /* ---- activations: the input of linear layers ----
  * f32 form: [row][k] floats. q8 form, for quantised weights, one record per row of
  * kern_act_q8_bytes(k) bytes:
- *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i32 sum[k/32]      (k multiple of 32; record padded
- *   to 64 bytes)
+ *   int8 q[k] | f32 dx[k/32] | f32 xs[k/32] | i16 sum[k/32][2]      (k multiple of 32; record
+ *   padded to 64 bytes)
  * Per block of 32: q = round-half-even(x * (127 / amax)), dx = sum(x q) / sum(q q), sum = exact
- * integer sum of q, xs = dx * (float)sum.
+ * integer sums of q over the block's halves, xs = dx * (float)(sum[0] + sum[1]).
  * sum(x q) in 16 lanes: fma(x[i + 16], q[i + 16], x[i] * q[i]), then the fold; sum(q q) is exact.
  * amax 0: all zero.
  * A producer writes the forms whose memory is not 0. */
@@ -366,8 +366,10 @@ typedef struct kern_attn_finish {
 typedef struct kern_dev kern_dev; /* one per rank: its queue, threads and scratch */
 
 typedef struct kern_limits {
-    int32_t max_rows, max_in, max_head_dim,
-        max_group; /* token rows; widest k; head size; query heads per KV head */
+    int32_t max_rows;     /* token rows */
+    int32_t max_in;       /* widest k */
+    int32_t max_head_dim; /* larger of head_dim and value_dim */
+    int32_t max_group;    /* query heads per KV head */
 } kern_limits;
 
 typedef struct kern_table {
@@ -407,6 +409,7 @@ typedef struct kern_table {
     void (*moe_sum)(kern_dev *dev, const kern_moe_sum *p);
     void (*pick)(kern_dev *dev, const kern_pick *p);
     void (*qk_rope)(kern_dev *dev, const kern_qk_rope *p);
+    void (*mla_rope)(kern_dev *dev, const kern_mla_rope *p);
     void (*kv_store)(kern_dev *dev, const kern_kv_store *p);
     void (*kv_pack)(kern_dev *dev, const kern_kv_pack *p);
     void (*attn_fold)(kern_dev *dev, const kern_attn_fold *p);
@@ -419,9 +422,9 @@ typedef struct kern_table {
  * static. */
 weft_status kern_cpu_table(const char *isa, const kern_table **out, weft_error *err);
 
-/* RoPE table, exact profile: cos and sin of pos * base^(-2i / rope_dim), angle in double, rounded
- * to f32 once. No libm. out: f32 [n_pos][rope_dim / 2][2]. Writes positions [pos0, pos0 + n_pos).
- */
-void kern_rope_table(double base, int32_t rope_dim, int32_t pos0, int32_t n_pos, float *out);
+/* RoPE table, exact profile: scale * cos and scale * sin of pos * freq[i], in double, rounded to f32
+ * once. No libm. freq: [n_pair]; out: f32 [n_pos][n_pair][2]. Writes positions [pos0, pos0 + n_pos). */
+void kern_rope_table(const double *freq, int32_t n_pair, double scale, int32_t pos0, int32_t n_pos,
+                     float *out);
 
 #endif

@@ -227,12 +227,13 @@ static weft_status read_flag(const load_model *m, const char *key, bool absent, 
 static weft_status read_specials(load_model *m, weft_error *err) {
     load_vocab *v = &m->vocab;
     bool add_eos = false, add_sep = false;
+    int32_t eos = -1, eot = -1;
     /* Of these families only llama 3's tokenizer starts every text with BOS by itself. */
     bool add_bos = strcmp(v->pre, "llama-bpe") == 0;
     weft_status s;
     if ((s = read_id(m, "tokenizer.ggml.bos_token_id", &v->bos, err)) != WEFT_OK ||
-        (s = read_id(m, "tokenizer.ggml.eos_token_id", &v->eos, err)) != WEFT_OK ||
-        (s = read_id(m, "tokenizer.ggml.eot_token_id", &v->eot, err)) != WEFT_OK ||
+        (s = read_id(m, "tokenizer.ggml.eos_token_id", &eos, err)) != WEFT_OK ||
+        (s = read_id(m, "tokenizer.ggml.eot_token_id", &eot, err)) != WEFT_OK ||
         (s = read_flag(m, "tokenizer.ggml.add_bos_token", add_bos, &v->add_bos, err)) != WEFT_OK ||
         (s = read_flag(m, "tokenizer.ggml.add_eos_token", false, &add_eos, err)) != WEFT_OK ||
         (s = read_flag(m, "tokenizer.ggml.add_sep_token", false, &add_sep, err)) != WEFT_OK) {
@@ -249,7 +250,13 @@ static weft_status read_specials(load_model *m, weft_error *err) {
                          "false",
                          add_eos ? "add_eos_token" : "add_sep_token");
     }
-    if (v->eos < 0 && v->eot < 0) {
+    if (eos >= 0) {
+        v->eos_ids[v->n_eos++] = eos;
+    }
+    if (eot >= 0 && eot != eos) {
+        v->eos_ids[v->n_eos++] = eot;
+    }
+    if (v->n_eos == 0) {
         log_warn("%s: neither tokenizer.ggml.eos_token_id nor tokenizer.ggml.eot_token_id: answers "
                  "end only at their length",
                  m->shown_name);
@@ -283,7 +290,6 @@ weft_status load_read_vocab(load_model *m, weft_error *err) {
         (s = read_token_types(m, err)) == WEFT_OK &&
         (s = read_merges(m, &scratch, &tokens, err)) == WEFT_OK &&
         (s = read_specials(m, err)) == WEFT_OK && (s = read_template(m, err)) == WEFT_OK) {
-        m->config.n_vocab = m->vocab.n_token;
     }
     load_arena_free(&scratch);
     return s;

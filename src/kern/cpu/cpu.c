@@ -179,8 +179,8 @@ static weft_status open_avx512vnni(int32_t n_thread, const kern_limits *limits, 
         .linear = cpu_linear, .swiglu = cpu_swiglu, .glu = cpu_glu, .act_make = cpu_act_make,      \
         .reduce_norm = cpu_reduce_norm, .softcap = cpu_softcap, .route = cpu_route,                \
         .experts = cpu_experts, .moe_sum = cpu_moe_sum, .pick = cpu_pick, .qk_rope = cpu_qk_rope,  \
-        .kv_store = cpu_kv_store, .kv_pack = cpu_kv_pack, .attn_fold = cpu_attn_fold,              \
-        .attn_finish = cpu_attn_finish,                                                            \
+        .mla_rope = cpu_mla_rope, .kv_store = cpu_kv_store, .kv_pack = cpu_kv_pack,                \
+        .attn_fold = cpu_attn_fold, .attn_finish = cpu_attn_finish,                                \
     }
 
 /* Best first. */

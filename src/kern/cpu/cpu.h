@@ -90,6 +90,7 @@ void cpu_route_row(const kern_route *p, const float *logit, int32_t *expert, flo
 
 /* attn.c, rope.c */
 void cpu_qk_rope(kern_dev *dev, const kern_qk_rope *p);
+void cpu_mla_rope(kern_dev *dev, const kern_mla_rope *p);
 void cpu_kv_store(kern_dev *dev, const kern_kv_store *p);
 void cpu_kv_pack(kern_dev *dev, const kern_kv_pack *p);
 void cpu_attn_fold(kern_dev *dev, const kern_attn_fold *p);

@@ -1,53 +1,36 @@
 /* Packed linear micro-kernel, AVX-512 without VNNI: the integer dot, exact in the same two ways as
  * linear__avx2.c.
  *
- *   nibbles   VPMADDUBSW adds two products in int16, at most 2 * 15 * 127 = 3810 in size; the 8
- *             quads of a block are added in int16 (30480 at most), then VPMADDWD by ones.
- *   bytes     both sides are widened to int16, even and odd bytes apart; VPMADDWD adds pairs. */
+ *   short levels   VPMADDUBSW adds two products in int16, n quads are added in int16 as long as n *
+ *                  the largest level <= 129, then VPMADDWD by ones.
+ *   bytes          both sides are widened to int16, even and odd bytes apart; VPMADDWD adds pairs. */
 #include "kern/cpu/linear_avx512.h"
 
-INLINE __m512i broadcast_dword(const void *at) {
-    int32_t dword;
-    memcpy(&dword, at, 4);
-    return _mm512_set1_epi32(dword);
-}
-
-/* Adds one quad of 4-bit codes; the first quad of a block starts the int16 sums. */
-INLINE void add_quad(isums sum16, const __m512i *w, const uint8_t *x, size_t x_stride,
-                     const bool first, const int n_row, const int n_panel) {
-#pragma GCC unroll 8
-    for (int r = 0; r < n_row; r++) {
-        __m512i q = broadcast_dword(x + (size_t)r * x_stride);
-#pragma GCC unroll 8
-        for (int p = 0; p < n_panel; p++) {
-            __m512i pairs = _mm512_maddubs_epi16(w[p], q);
-            sum16[r][p] = first ? pairs : _mm512_add_epi16(sum16[r][p], pairs);
-        }
-    }
-}
-
-/* Line j holds quad j in the low nibbles and quad j + 4 in the high ones. */
-INLINE void dot_nibbles(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
-                        size_t x_stride, const int n_row, const int n_panel) {
-    const __m512i low = _mm512_set1_epi8(15), ones = _mm512_set1_epi16(1);
+INLINE void dot_short(isums isum, const dtype type, const int g, const uint8_t *w,
+                      size_t panel_bytes, const uint8_t *x, size_t x_stride, const int n_row,
+                      const int n_panel) {
+    const int n_quad = block_forms[type].group / 4, run = 129 / block_forms[type].most;
+    const __m512i ones = _mm512_set1_epi16(1);
     isums sum16;
 #pragma GCC unroll 8
-    for (int j = 0; j < 4; j++) {
-        __m512i lo[PANELS], hi[PANELS];
-#pragma GCC unroll 8
-        for (int p = 0; p < n_panel; p++) {
-            __m512i v = _mm512_loadu_si512(w + (size_t)p * panel_bytes + CPU_LINE * j);
-            lo[p] = _mm512_and_si512(v, low);
-            hi[p] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
-        }
-        add_quad(sum16, lo, x + 4 * j, x_stride, j == 0, n_row, n_panel);
-        add_quad(sum16, hi, x + 4 * j + 16, x_stride, false, n_row, n_panel);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < n_row; r++) {
+    for (int i = 0; i < n_quad; i++) {
+        const int quad = nth_quad(type, g, i);
+        const bool last = i % run == run - 1 || i == n_quad - 1;
+        __m512i level[PANELS];
 #pragma GCC unroll 8
         for (int p = 0; p < n_panel; p++)
-            isum[r][p] = _mm512_add_epi32(isum[r][p], _mm512_madd_epi16(sum16[r][p], ones));
+            level[p] = load_levels(type, w + (size_t)p * panel_bytes, quad);
+#pragma GCC unroll 8
+        for (int r = 0; r < n_row; r++) {
+            __m512i q = broadcast_dword(x + (size_t)r * x_stride + 4 * quad);
+#pragma GCC unroll 8
+            for (int p = 0; p < n_panel; p++) {
+                __m512i pairs = _mm512_maddubs_epi16(level[p], q);
+                sum16[r][p] = i % run == 0 ? pairs : _mm512_add_epi16(sum16[r][p], pairs);
+                if (last)
+                    isum[r][p] = _mm512_add_epi32(isum[r][p], _mm512_madd_epi16(sum16[r][p], ones));
+            }
+        }
     }
 }
 
@@ -64,24 +47,25 @@ INLINE void widen_rows(int16_t wide[ROWS][2][16], const uint8_t *x, size_t x_str
     }
 }
 
-INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
-                      size_t x_stride, const int n_row, const int n_panel) {
+INLINE void dot_bytes(isums isum, const dtype type, const uint8_t *w, size_t panel_bytes,
+                      const uint8_t *x, size_t x_stride, const int n_row, const int n_panel) {
     _Alignas(32) int16_t wide[ROWS][2][16];
     const __m512i low = _mm512_set1_epi16(255);
     widen_rows(wide, x, x_stride, n_row);
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) {
+    for (int i = 0; i < 8; i++) {
+        const int quad = nth_quad(type, 0, i);
         __m512i even[PANELS], odd[PANELS];
 #pragma GCC unroll 8
         for (int p = 0; p < n_panel; p++) {
-            __m512i v = _mm512_loadu_si512(w + (size_t)p * panel_bytes + CPU_LINE * j);
-            even[p] = _mm512_and_si512(v, low);
-            odd[p] = _mm512_srli_epi16(v, 8);
+            __m512i level = load_levels(type, w + (size_t)p * panel_bytes, quad);
+            even[p] = _mm512_and_si512(level, low);
+            odd[p] = _mm512_srli_epi16(level, 8);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < n_row; r++) {
-            __m512i q0 = broadcast_dword(wide[r][0] + 2 * j);
-            __m512i q1 = broadcast_dword(wide[r][1] + 2 * j);
+            __m512i q0 = broadcast_dword(wide[r][0] + 2 * quad);
+            __m512i q1 = broadcast_dword(wide[r][1] + 2 * quad);
 #pragma GCC unroll 8
             for (int p = 0; p < n_panel; p++) {
                 __m512i sum =
@@ -90,6 +74,15 @@ INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const ui
             }
         }
     }
+}
+
+INLINE void dot_group(isums isum, const dtype type, const int g, const uint8_t *w,
+                      size_t panel_bytes, const uint8_t *x, size_t x_stride, const int n_row,
+                      const int n_panel) {
+    if (129 / block_forms[type].most < 1)
+        dot_bytes(isum, type, w, panel_bytes, x, x_stride, n_row, n_panel);
+    else
+        dot_short(isum, type, g, w, panel_bytes, x, x_stride, n_row, n_panel);
 }
 
 const cpu_linear_isa cpu_linear_avx512 = {

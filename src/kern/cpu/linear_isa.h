@@ -36,8 +36,9 @@ typedef struct cpu_leaf {
 
 struct cpu_linear_isa {
     /* n_row 1..CPU_TILE_ROWS; n_panel 1, 2, or 4 when n_row <= 3.
-     * Quantised: per block, k ascending: isum = exact integer sum of w * q (w = nibble - 8, nibble,
-     * int8), acc = fma(d * dx, (float)isum, acc); Q4_1 then acc = fma(m, xs, acc).
+     * Quantised: per group of 32 or 16 values that share a scale, k ascending: isum = exact integer
+     * sum of (level - offset) * q, acc = fma(scale * dx, (float)isum, acc); with a minimum then acc =
+     * fma(minimum, xs, acc), where xs = dx * (float)sum of the group. tensor/block.h has the words.
      * Float: acc = fma(w, x, acc), k ascending, w widened to f32. */
     void (*leaf)(const cpu_leaf *l, int32_t n_row, int32_t n_panel);
 
@@ -50,7 +51,7 @@ struct cpu_linear_isa {
 
     /* Activation blocks of 32 (rule in kern.h); cpu_q8_scale says what happens at the edges. */
     void (*quantise)(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
-                     int32_t *sum);
+                     int16_t *sum);
 
     /* Sum of x^2: lane[j % 16] = fma(x[j], x[j], lane[j % 16]), then the fold of 16. */
     float (*square_sum)(const float *x, int32_t n);
@@ -116,8 +117,8 @@ static inline void cpu_act_write(const cpu_linear_isa *isa, const kern_act *act,
         size_t n_block = k / CPU_BLOCK, b = at / CPU_BLOCK;
         float *dx = (float *)(record + k);
         float *xs = dx + n_block;
-        int32_t *sum = (int32_t *)(record + k) + 2 * n_block;
-        isa->quantise(x, n / CPU_BLOCK, (int8_t *)record + at, dx + b, xs + b, sum + b);
+        int16_t *sum = (int16_t *)(xs + n_block);
+        isa->quantise(x, n / CPU_BLOCK, (int8_t *)record + at, dx + b, xs + b, sum + 2 * b);
     }
 }
 

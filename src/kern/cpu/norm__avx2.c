@@ -63,25 +63,26 @@ static inline void store_codes(int8_t *to, const __m256i *q) {
 }
 
 void cpu_quantise__avx2(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
-                        int32_t *sum) {
+                        int16_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
         __m256 v[N_VEC];
-        __m256i code[N_VEC], total = _mm256_setzero_si256();
+        __m256i code[N_VEC];
         for (int i = 0; i < N_VEC; i++)
             v[i] = _mm256_loadu_ps(x + 8 * i);
         float id;
         bool finite = cpu_q8_scale(amax_bits(v), &dx[b], &id);
         __m256i keep = _mm256_set1_epi32(finite ? -1 : 0);
         __m256 by = _mm256_set1_ps(id);
-        for (int i = 0; i < N_VEC; i++) {
+        for (int i = 0; i < N_VEC; i++)
             code[i] = _mm256_and_si256(keep, _mm256_cvtps_epi32(_mm256_mul_ps(v[i], by)));
-            total = _mm256_add_epi32(total, code[i]);
-        }
         store_codes(q, code);
         if (id > 0.0f)
             dx[b] = refit(v, code);
-        sum[b] = sum_lanes(total);
-        xs[b] = dx[b] * (float)sum[b];
+        int32_t low = sum_lanes(_mm256_add_epi32(code[0], code[1]));
+        int32_t high = sum_lanes(_mm256_add_epi32(code[2], code[3]));
+        sum[2 * b] = (int16_t)low;
+        sum[2 * b + 1] = (int16_t)high;
+        xs[b] = dx[b] * (float)(low + high);
     }
 }
 

@@ -30,7 +30,7 @@ static inline float refit(__m512 lo, __m512 hi, __m512i qlo, __m512i qhi) {
 }
 
 void cpu_quantise__avx512(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
-                          int32_t *sum) {
+                          int16_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
         __m512 lo = _mm512_loadu_ps(x), hi = _mm512_loadu_ps(x + 16);
         __m512i larger = _mm512_max_epu32(abs_bits(lo), abs_bits(hi));
@@ -44,8 +44,10 @@ void cpu_quantise__avx512(const float *x, int32_t n_block, int8_t *q, float *dx,
         _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtepi32_epi8(qhi));
         if (id > 0.0f)
             dx[b] = refit(lo, hi, qlo, qhi);
-        sum[b] = _mm512_reduce_add_epi32(_mm512_add_epi32(qlo, qhi));
-        xs[b] = dx[b] * (float)sum[b];
+        int32_t low = _mm512_reduce_add_epi32(qlo), high = _mm512_reduce_add_epi32(qhi);
+        sum[2 * b] = (int16_t)low;
+        sum[2 * b + 1] = (int16_t)high;
+        xs[b] = dx[b] * (float)(low + high);
     }
 }
 

@@ -34,20 +34,21 @@ static float refit(const float *x, const int8_t *q) {
 }
 
 void cpu_quantise__scalar(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
-                          int32_t *sum) {
+                          int16_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
         float id;
-        int32_t total = 0;
+        int32_t total[2] = {0};
         bool finite = cpu_q8_scale(amax_bits(x), &dx[b], &id);
         for (int32_t j = 0; j < CPU_BLOCK; j++) {
             int32_t code = finite ? (int32_t)rintf(x[j] * id) : 0;
             q[j] = (int8_t)code;
-            total += code;
+            total[j / 16] += code;
         }
         if (id > 0.0f)
             dx[b] = refit(x, q);
-        sum[b] = total;
-        xs[b] = dx[b] * (float)total;
+        sum[2 * b] = (int16_t)total[0];
+        sum[2 * b + 1] = (int16_t)total[1];
+        xs[b] = dx[b] * (float)(total[0] + total[1]);
     }
 }
 
