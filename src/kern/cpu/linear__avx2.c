@@ -4,14 +4,15 @@
  * side by side changes no sum. Two ways to an exact integer dot without VNNI, both of one group of
  * 32 or 16 values, in quads of 4:
  *
- *   short levels   VPMADDUBSW: level x int8, two products added in int16, and a run of quads added in
- *                  int16 too, less offset * sum(q), so that the end fits (cpu_short_runs). One VPMADDWD by
- *                  ones then gives int32.
+ *   short levels   VPMADDUBSW: level x int8, two products added in int16, and a run of quads added
+ *                  in int16 too, less offset * sum(q), so that the end fits (cpu_short_runs). One
+ *                  VPMADDWD by ones then gives int32.
  *   bytes          a product of two bytes needs all of int16, so both sides are widened first: even
- *                  and odd bytes of a dword become two vectors of int16, VPMADDWD adds pairs in int32.
+ *                  and odd bytes of a dword become two vectors of int16, VPMADDWD adds pairs in
+ *                  int32.
  *
  *   dword of output n:   byte  0    1    2    3       even: (k0, k2)   odd: (k1, k3)
- *                              k0   k1   k2   k3      the row's codes are taken apart in the same way
+ *                              k0   k1   k2   k3      the row's codes are taken apart likewise
  *
  * Levels are unsigned with an offset, which is undone by sums of q. */
 #include <immintrin.h>

@@ -37,8 +37,9 @@ typedef struct cpu_leaf {
 struct cpu_linear_isa {
     /* n_row 1..CPU_TILE_ROWS; n_panel 1, 2, or 4 when n_row <= 3.
      * Quantised: per group of 32 or 16 values that share a scale, k ascending: isum = exact integer
-     * sum of (level - offset) * q, acc = fma(scale * dx, (float)isum, acc); with a minimum then acc =
-     * fma(minimum, xs, acc), where xs = dx * (float)sum of the group. tensor/block.h has the words.
+     * sum of (level - offset) * q, acc = fma(scale * dx, (float)isum, acc); with a minimum then acc
+     * = fma(minimum, xs, acc), where xs = dx * (float)sum of the group. tensor/block.h has the
+     * words.
      * Float: acc = fma(w, x, acc), k ascending, w widened to f32. */
     void (*leaf)(const cpu_leaf *l, int32_t n_row, int32_t n_panel);
 
@@ -74,9 +75,9 @@ static inline float cpu_nan(void) {
 }
 
 /* VPMADDUBSW adds the products of two unsigned levels with two codes in int16; it saturates, so 2 *
- * 127 * the largest level must be at most 32767. Levels up to 129 are short in that sense; Q8_0's and
- * IQ4's are not. n quads then add 2 n products in each int16 lane, where sums may wrap on their way as
- * long as the end fits, offset * (the lane's sum of codes) taken off, modulo 2^16 too:
+ * 127 * the largest level must be at most 32767. Levels up to 129 are short in that sense; Q8_0's
+ * and IQ4's are not. n quads then add 2 n products in each int16 lane, where sums may wrap on their
+ * way as long as the end fits, offset * (the lane's sum of codes) taken off, modulo 2^16 too:
  *   2 n max|level - offset| 127 <= 32767, that is  n max|level - offset| <= 129
  * A group is added in as many runs of quads as that takes. */
 static inline bool cpu_is_short(dtype type) {
