@@ -92,6 +92,10 @@ weft_test_needs_twins(unit.model.test_refusals unit.model.test_architectures)
 add_test(NAME scripts.check-includes COMMAND ${CMAKE_SOURCE_DIR}/scripts/check-includes --self-test)
 weft_test_properties(scripts.check-includes unit)
 
+# docs/traps.md names tests; they exist.
+add_test(NAME scripts.check-traps COMMAND ${CMAKE_SOURCE_DIR}/scripts/check-traps)
+weft_test_properties(scripts.check-traps unit)
+
 # tests/cli/test-<what>.sh: scripts around the program, with its path and the data in their environment.
 function(weft_cli_test name file)
   add_test(NAME cli.${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/cli/${file})
