@@ -22,7 +22,7 @@ typedef struct reader {
     tok *t;
     json_t *root;
     bpe_config bpe;
-    bool *usable;
+    uint8_t *reach;
     weft_error *err;
 } reader;
 
@@ -530,7 +530,7 @@ static weft_status take_vocab(reader *r, json_t *vocab, char **to) {
         memcpy(*to, key, n);
         r->t->text[id] = (load_string){*to, n};
         r->t->type[id] = LOAD_TOKEN_NORMAL;
-        r->usable[id] = true;
+        r->reach[id] = BPE_REACH_ALWAYS;
         *to += n;
     }
     return WEFT_OK;
@@ -574,8 +574,9 @@ static weft_status take_added(reader *r, json_t *value, const json_path *at, jso
         *text = (load_string){*to, content.bytes};
         *to += content.bytes;
     }
-    /* a control token comes out of no merge, so that no text can turn into one */
-    r->usable[a.id] = r->usable[a.id] && !a.special;
+    if (a.special && r->reach[a.id] == BPE_REACH_ALWAYS) {
+        r->reach[a.id] = BPE_REACH_SPECIAL; /* where the text cannot name it, it cannot become it */
+    }
     t->type[a.id] = a.special ? LOAD_TOKEN_CONTROL : LOAD_TOKEN_USER;
     a.text = *text;
     t->added[t->n_added++] = a;
@@ -594,10 +595,10 @@ static weft_status take_tokens(reader *r, json_t *vocab) {
     if (status != WEFT_OK || (status = tok_take_tokens(t, r->err)) != WEFT_OK) {
         return status;
     }
-    r->usable = load_arena_take(&t->arena, (size_t)t->n_token + 1, sizeof *r->usable);
+    r->reach = load_arena_take(&t->arena, (size_t)t->n_token + 1, sizeof *r->reach);
     t->added = load_arena_take(&t->arena, n_added + 1, sizeof *t->added);
     char *to = load_arena_take(&t->arena, bytes, 1);
-    if (r->usable == NULL || t->added == NULL || to == NULL) {
+    if (r->reach == NULL || t->added == NULL || to == NULL) {
         return no_memory(r->err);
     }
     memset(t->type, LOAD_TOKEN_UNUSED, (size_t)t->n_token);
@@ -746,7 +747,7 @@ static weft_status read_model(reader *r) {
     r->bpe.whole = whole ? BPE_WHOLE_ALWAYS : BPE_WHOLE_NEVER;
     r->bpe.n_token = r->t->n_token;
     r->bpe.text = r->t->text;
-    r->bpe.usable = r->usable;
+    r->bpe.reach = r->reach;
     r->bpe.merge_name = "tokenizer.json: model.merges";
     r->bpe.token_name = "model.vocab";
     r->bpe.last_counts = true;
