@@ -1122,6 +1122,25 @@ static weft_status read_decoders(reader *r) {
 
 /* ---- the file ---- */
 
+/* "first" asks whether a piece begins where the raw text does; that is lost where the normalizer takes
+ * characters away. */
+static weft_status check_first(const tok *t, weft_error *err) {
+    bool first = false, removes = false;
+    for (int32_t i = 0; i < t->pretok.n; i++) {
+        first = first || t->pretok.step[i].first_only;
+    }
+    for (int32_t i = 0; i < t->norm.n; i++) {
+        const norm_step *s = &t->norm.step[i];
+        removes = removes || s->left || s->kind == NORM_STRIP_ACCENTS || s->kind == NORM_REPLACE;
+    }
+    return first && removes
+               ? error_set(
+                     err, WEFT_ERR_FILE,
+                     "tokenizer.json: pre_tokenizer has the prepend_scheme first, which is not "
+                     "supported behind a normalizer with Strip, StripAccents or Replace")
+               : WEFT_OK;
+}
+
 static weft_status check_root(const reader *r) {
     json_path at = path_of(NULL, "(the file)");
     if (!json_is_object(r->root)) {
@@ -1155,6 +1174,9 @@ weft_status tok_from_json(tok *t, const load_vocab *vocab, weft_error *err) {
         (status = walk_member(&r, "normalizer", "normalizers", read_norm)) == WEFT_OK &&
         (status = walk_member(&r, "pre_tokenizer", "pretokenizers", read_pretok)) == WEFT_OK &&
         (status = walk_member(&r, "post_processor", "processors", read_post)) == WEFT_OK) {
+        status = check_first(t, err);
+    }
+    if (status == WEFT_OK) {
         status = read_decoders(&r);
     }
     json_decref(r.root);

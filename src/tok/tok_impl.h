@@ -218,7 +218,7 @@ typedef struct added_set {
     int32_t n;
     int32_t first[257]; /* entries that begin with byte b: first[b] .. first[b + 1] - 1 */
 } added_set;
-/* Takes over `entry` [n], malloc'ed; empty texts are left out, of equal texts the last id counts. */
+/* Takes over `entry` [n], malloc'ed; empty texts are left out, of equal texts the lowest id counts. */
 void added_set_init(added_set *s, added_entry *entry, int32_t n);
 void added_set_close(added_set *s);
 /* A walk over a text: stretches without added tokens and the tokens between them, in order. */
