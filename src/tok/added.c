@@ -142,7 +142,6 @@ static const added_entry *find(added_scan *s, size_t *start, size_t *end) {
         *start = entry->lstrip ? spaces_left(s->text, begin, s->given) : begin;
         *end = entry->rstrip ? spaces_right(s->text, i) : i;
         if (*start >= *end) { /* the token before has taken all of it */
-            s->given = *end;
             continue;
         }
         return entry;
