@@ -57,9 +57,10 @@ typedef struct weft_model_info {
     int32_t n_layer, n_vocab, n_head, n_kv_head, head_dim, hidden, ffn, context_length;
     int64_t n_parameter; /* elements of all tensors */
     int64_t file_bytes;
+    bool has_text; /* false: a folder without a tokeniser; prompts and answers are ids */
 } weft_model_info;
 
-/* Maps the file at `path` (.gguf), validates all of it, and builds the tokeniser. WEFT_ERR_FILE
+/* Maps the file at `path` (.gguf, or a folder in Hugging Face layout), validates all of it, and builds the tokeniser. WEFT_ERR_FILE
  * with text and offset for anything wrong in it. *out is owned by the caller. */
 weft_status weft_model_open(const char *path, weft_model **out, weft_error *err);
 void weft_model_close(weft_model *model); /* NULL is allowed */

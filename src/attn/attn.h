@@ -19,13 +19,22 @@ typedef enum attn_fault {
     ATTN_FAULT_EARLY_EXIT
 } attn_fault;
 
+/* What differs between the layers of a model; sizes of one head. */
+typedef struct attn_shape {
+    int32_t head_dim, value_dim; /* of K, of V */
+    int32_t window;              /* 0: none */
+    float scale;
+    kern_mem sinks;  /* f32 [local heads] or 0 */
+    bool reads_only; /* the cache is another layer's: there is nothing new to deliver */
+} attn_shape;
+
 typedef struct attn_rank {
     const kern_table *k;
     kern_dev *dev;
     comm *comm;
     const topo *topo;
     kern_kv_type kv_type;
-    int32_t n_head, n_kv_head, head_dim; /* local */
+    int32_t n_head, n_kv_head; /* local */
     size_t page_stride; /* bytes from page to page of one layer in the cache; its owner sets it */
     attn_fault fault;
 
@@ -35,7 +44,7 @@ typedef struct attn_rank {
     tree_prog finish;               /* over all members' nodes */
     tree_prog whole, root;          /* all shards on one rank; one finished node */
 
-    /* Buffers, part of the rank's memory plan. */
+    /* Buffers, part of the rank's memory plan; as large as the largest shape needs. */
     kern_mem
         q; /* f32 [query_cap][n_head][head_dim]: gathered pass-Q tokens, then own pass-KV tokens */
     kern_mem wire_send;  /* [tok_cap] wire rows, by owner */
@@ -49,21 +58,22 @@ typedef struct attn_rank {
 } attn_rank;
 
 /* Fills the facts and adds the buffers to the plan. dev, comm may be NULL while planning without
- * running. */
+ * running. largest: no layer has more of head_dim, of value_dim, or of both together. */
 void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, const topo *t,
-                    kern_kv_type kv_type, int32_t head_dim, const batch_builder *b,
+                    kern_kv_type kv_type, const attn_shape *largest, const batch_builder *b,
                     int32_t round_pages, attn_fault fault, kern_memory *plan);
 
 /* Where the plan of the exchange changes for a fault (fault.c); called by attn_rank_init. */
 void attn_fault_plan(attn_rank *a);
 
 /* Bytes of one token's wire row, and of one page of one layer. */
-size_t attn_wire_bytes(const attn_rank *a);
-size_t attn_page_bytes(const attn_rank *a);
+size_t attn_wire_bytes(const attn_rank *a, const attn_shape *s);
+size_t attn_page_bytes(const attn_rank *a, const attn_shape *s);
 
 /* One layer. Before it, qk_rope has written a->q (by at_q) and a->wire_send (by at_kv). `block`:
- * the uploaded step block; `pages`: this layer's page pool. Writes out rows [0, n_tok). */
+ * the uploaded step block; `pages`: page 0 of the cache that this layer reads. Writes out rows
+ * [0, n_tok). */
 weft_status attn_layer(attn_rank *a, const batch_local *b, kern_mem block, kern_mem pages,
-                       float scale, kern_act out);
+                       const attn_shape *s, kern_act out);
 
 #endif

@@ -57,7 +57,7 @@ typedef struct batch_caps {
     int32_t round_pages;       /* pages that one pass-KV round may bring to a rank; >= max_pages */
     int32_t min_split;         /* prefills of fewer new tokens stay whole on one rank; >= 1 */
     weft_exchange exchange;    /* AUTO: per request by bytes */
-    int32_t head_dim, kv_elem; /* for the byte rule */
+    int32_t head_dim, value_dim, kv_elem; /* of a layer, for the byte rule */
 } batch_caps;
 
 typedef struct batch_local {

@@ -80,7 +80,7 @@ int bench_print_json(const bench *b); /* returns an exit code */
 /* What `weft plan` counts for a prompt of n_token tokens in one step, or with `decode` for a step of
  * one request that has n_token tokens in the cache. */
 enum { BENCH_WORK_MOST = 1 << 20 }; /* tokens of a prompt: a step has no more */
-weft_status bench_work(const load_model *file, const weft_engine_params *p, bool decode,
+weft_status bench_work(const model_desc *d, const weft_engine_params *p, bool decode,
                        int32_t n_token, explain_work *out, weft_error *err);
 /* The limits of this machine, measured now. */
 weft_status bench_peaks(int32_t n_thread, double peak[KERN_N_PEAK], weft_error *err);

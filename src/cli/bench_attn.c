@@ -46,8 +46,11 @@ static size_t page_bytes(const kernels *k) {
 }
 
 void kernels_attn_plan(kernels *k) {
-    const load_config *c = k->cfg;
-    k->kv = (kern_kv){.type = k->setup.kv_type, .n_kv_head = c->n_kv_head, .head_dim = c->head_dim};
+    const model_config *c = k->cfg;
+    k->kv = (kern_kv){.type = k->setup.kv_type,
+                      .n_kv_head = c->n_kv_head,
+                      .head_dim = c->head_dim,
+                      .value_dim = c->head_dim};
     k->kv.page_stride = page_bytes(k);
     tree_cover(k->k->profile.kv_shards, 0, k->k->profile.kv_shards, &k->shards);
     size_t heads = (size_t)KERNELS_ROWS * (size_t)c->n_head;

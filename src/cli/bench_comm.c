@@ -167,15 +167,15 @@ static weft_status comm_open(bench *b, weft_error *err) {
         return error_set(err, WEFT_ERR_MEMORY, "no memory for a bench");
     b->body = t;
     const kern_table *k;
-    load_model *file;
+    model_desc *desc;
     weft_status s = kern_cpu_table(NULL, &k, err);
     if (s == WEFT_OK)
-        s = load_open(b->v->model.path, &file, err);
+        s = model_desc_load(b->v->model.path, &desc, err);
     if (s != WEFT_OK)
         return s;
     b->isa = k->isa;
-    t->row_bytes = (int64_t)load_get_config(file)->hidden * (int64_t)sizeof(float);
-    load_close(file);
+    t->row_bytes = (int64_t)desc->config.hidden * (int64_t)sizeof(float);
+    model_desc_close(desc);
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds && s == WEFT_OK; i++) {
         s = case_add(b, t, BARRIER, worlds[i], 0, err);
         for (int32_t what = ALL_GATHER; what <= ALL_TO_ALL; what++)

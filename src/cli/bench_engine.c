@@ -217,7 +217,7 @@ static weft_status sizes_add(bench *b, const char *series, const char *asked, co
 
 /* The work of every case, and with it a limit beside its figure. */
 static weft_status latency_work(bench *b, runs *r, int32_t longest, weft_error *err) {
-    load_model *file = NULL;
+    model_desc *desc = NULL;
     weft_engine_params p = b->v->engine;
     p.max_num_seqs = 1;
     if (p.max_model_len == 0)
@@ -225,17 +225,17 @@ static weft_status latency_work(bench *b, runs *r, int32_t longest, weft_error *
     r->work = calloc((size_t)b->n_case, sizeof *r->work);
     if (!r->work)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for the work of %d cases", b->n_case);
-    weft_status s = load_open(b->v->model.path, &file, err);
+    weft_status s = model_desc_load(b->v->model.path, &desc, err);
     for (int32_t i = 0; s == WEFT_OK && i < b->n_case; i++) {
         bench_case *c = &b->cases[i];
         bool decode = c->series == decode_name;
         if (!decode && c->size > BENCH_WORK_MOST)
             continue;
         c->limit = "machine";
-        s = bench_work(file, &p, decode, c->size + (decode ? (r->n_out - 2) / 2 : 0), &r->work[i],
+        s = bench_work(desc, &p, decode, c->size + (decode ? (r->n_out - 2) / 2 : 0), &r->work[i],
                        err);
     }
-    load_close(file);
+    model_desc_close(desc);
     return s;
 }
 

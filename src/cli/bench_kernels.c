@@ -29,33 +29,44 @@ size_t kernels_weight_bytes(const kernels *k, const kern_weight *w) {
     return k->k->packed_bytes(w->type, w->n_out, w->n_in);
 }
 
+static const model_role roles[KERNELS_N_WEIGHT] = {MODEL_Q,    MODEL_K,  MODEL_V,   MODEL_O,
+                                                   MODEL_GATE, MODEL_UP, MODEL_DOWN};
+
+/* The shapes are those of a dense GQA layer, alike in all layers. */
+static weft_status dense_only(const kernels *k, weft_error *err) {
+    const model_layer *first = &k->desc->layer[0];
+    for (int32_t i = 0; i < k->cfg->n_layer; i++) {
+        const model_layer *l = &k->desc->layer[i];
+        if (l->latent || l->ffn == 0 || l->head_dim != first->head_dim || l->kv_from != i)
+            return error_set(err, WEFT_ERR_SETUP,
+                             "bench kernels measures models whose layers are all alike, with GQA "
+                             "and a dense MLP; layer %d of this %s model is not",
+                             i, k->cfg->architecture);
+    }
+    return WEFT_OK;
+}
+
 /* All layers, or as many as make a gibibyte: more would only cost time. */
 static weft_status weights_plan(kernels *k, weft_error *err) {
-    const load_llama *f = load_get_llama(k->file);
     k->layer = calloc((size_t)k->cfg->n_layer, sizeof *k->layer);
     if (!k->layer)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d layers", k->cfg->n_layer);
-    weight_plan(k, f->output, &k->head);
+    weight_plan(k, k->desc->head.t, &k->head);
     while (k->n_layer < k->cfg->n_layer && k->memory.bytes < (size_t)1 << 30) {
-        const load_llama_layer *l = &f->layer[k->n_layer];
+        const model_matrix *m = k->desc->layer[k->n_layer].m;
         kernels_layer *to = &k->layer[k->n_layer++];
-        const load_tensor *from[] = {l->attn_q,   l->attn_k, l->attn_v,  l->attn_o,
-                                     l->ffn_gate, l->ffn_up, l->ffn_down};
         for (int32_t i = 0; i < KERNELS_N_WEIGHT; i++)
-            weight_plan(k, from[i], &to->w[i]);
+            weight_plan(k, m[roles[i]].t, &to->w[i]);
     }
     return WEFT_OK;
 }
 
 static void weights_pack(kernels *k) {
-    const load_llama *f = load_get_llama(k->file);
-    k->k->pack(f->output->data, 0, k->head.n_out, &k->head);
+    k->k->pack(k->desc->head.t->data, 0, k->head.n_out, &k->head);
     for (int32_t i = 0; i < k->n_layer; i++) {
-        const load_llama_layer *l = &f->layer[i];
-        const load_tensor *from[] = {l->attn_q,   l->attn_k, l->attn_v,  l->attn_o,
-                                     l->ffn_gate, l->ffn_up, l->ffn_down};
+        const model_matrix *m = k->desc->layer[i].m;
         for (int32_t j = 0; j < KERNELS_N_WEIGHT; j++)
-            k->k->pack(from[j]->data, 0, k->layer[i].w[j].n_out, &k->layer[i].w[j]);
+            k->k->pack(m[roles[j]].t->data, 0, k->layer[i].w[j].n_out, &k->layer[i].w[j]);
     }
 }
 
@@ -74,7 +85,7 @@ static void act_plan(kernels *k, const char *name, kern_act *a, int32_t width) {
 }
 
 static void buffers_plan(kernels *k) {
-    const load_config *c = k->cfg;
+    const model_config *c = k->cfg;
     int32_t heads = c->n_head * c->head_dim;
     k->widest = max32(max32(c->hidden, c->ffn), heads);
     act_plan(k, "hidden rows", &k->hidden, c->hidden);
@@ -114,6 +125,7 @@ static weft_status buffers_fill(kernels *k, weft_error *err) {
                                                       .hidden = acts[i]->k,
                                                       .x = k->source,
                                                       .weight = k->ones,
+                                                      .x_scale = 1.0f,
                                                       .eps = k->cfg->rms_eps,
                                                       .out = *acts[i]});
     return kernels_attn_fill(k, err);
@@ -272,13 +284,16 @@ static weft_status cases_list(bench *b, kernels *k, weft_error *err) {
 }
 
 static weft_status kernels_start(bench *b, kernels *k, weft_error *err) {
-    weft_status s = load_open(b->v->model.path, &k->file, err);
+    weft_status s = model_desc_load(b->v->model.path, &k->desc, err);
     if (s != WEFT_OK)
         return s;
-    k->cfg = load_get_config(k->file);
+    k->cfg = &k->desc->config;
+    s = dense_only(k, err);
+    if (s != WEFT_OK)
+        return s;
     weft_engine_params p = b->v->engine;
     p.max_num_seqs = 1;
-    s = engine_setup_make(k->file, &p, &k->setup, err);
+    s = engine_setup_make(k->desc, &p, &k->setup, err);
     if (s != WEFT_OK)
         return s;
     k->k = k->setup.k;
@@ -329,7 +344,7 @@ static void kernels_close(bench *b) {
     wait_threads_add(-k->counted);
     if (k->k)
         kern_memory_release(&k->memory, k->k);
-    load_close(k->file);
+    model_desc_close(k->desc);
     free(k->layer);
     free(k);
 }

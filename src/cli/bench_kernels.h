@@ -6,6 +6,7 @@
 #include "engine/setup.h"
 #include "kern/memory.h"
 #include "kern/peak.h"
+#include "model/model.h"
 
 enum { KERNELS_ROWS = 512 /* token rows of the largest case */ };
 
@@ -39,8 +40,8 @@ typedef struct kernels_work {
 } kernels_work;
 
 typedef struct kernels {
-    load_model *file;
-    const load_config *cfg;
+    model_desc *desc;
+    const model_config *cfg;
     engine_setup setup;
     const kern_table *k;
     kern_dev *dev;

@@ -2,7 +2,7 @@
  * `weft plan` counts and the limits that `weft bench kernels` measures. */
 #include "cli/bench.h"
 
-weft_status bench_work(const load_model *file, const weft_engine_params *p, bool decode,
+weft_status bench_work(const model_desc *d, const weft_engine_params *p, bool decode,
                        int32_t n_token, explain_work *out, weft_error *err) {
     weft_engine_params one = *p;
     if (!decode && one.max_num_batched_tokens < n_token)
@@ -10,7 +10,7 @@ weft_status bench_work(const load_model *file, const weft_engine_params *p, bool
     explain_ask ask = decode ? (explain_ask){.decode = &n_token, .n_decode = 1}
                              : (explain_ask){.prompt = &n_token, .n_prompt = 1};
     explain *e = NULL;
-    weft_status s = explain_open(file, &one, &ask, &e, err);
+    weft_status s = explain_open(d, &one, &ask, &e, err);
     if (s == WEFT_OK)
         *out = e->work;
     explain_close(e);

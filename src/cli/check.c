@@ -159,7 +159,7 @@ static int32_t list_default(const values *v, const topo_model *m, entry *out) {
 typedef struct check {
     const values *v;
     weft_model *model;
-    load_model *file; /* for legality without an engine */
+    model_desc *desc; /* for legality without an engine */
     suite suite;
     entry entry[MAX_ENTRY];
     int32_t n_entry;
@@ -187,7 +187,7 @@ static weft_status limits_apply(const check *c, int32_t i, weft_engine_params *p
     weft_engine_params one = *p;
     one.max_num_seqs = 1;
     one.kv_pages = 0;
-    weft_status st = engine_setup_make(c->file, &one, &s, err);
+    weft_status st = engine_setup_make(c->desc, &one, &s, err);
     if (st != WEFT_OK)
         return st;
     suite_limits l = suite_limits_of(&c->suite, i, s.p.kv_pages);
@@ -317,7 +317,7 @@ static weft_status prepare(check *c, weft_error *err) {
     p.fault = c->v->fault;
     weft_status s = overridden(c->v, err);
     if (s == WEFT_OK)
-        s = engine_setup_make(c->file, &p, &setup, err);
+        s = engine_setup_make(c->desc, &p, &setup, err);
     if (s != WEFT_OK)
         return s;
     snprintf(c->identity, sizeof c->identity, "%s", setup.identity);
@@ -375,7 +375,7 @@ static int run(const void *v_, const option_list *args) {
     c->rows = json_array();
     weft_status s = weft_model_open(v->model.path, &c->model, &err);
     if (s == WEFT_OK)
-        s = load_open(v->model.path, &c->file, &err);
+        s = model_desc_load(v->model.path, &c->desc, &err);
     if (s == WEFT_OK)
         s = prepare(c, &err);
     if (s == WEFT_OK)
@@ -384,7 +384,7 @@ static int run(const void *v_, const option_list *args) {
     json_decref(c->rows);
     suite_result_free(&c->reference);
     suite_free(&c->suite);
-    load_close(c->file);
+    model_desc_close(c->desc);
     weft_model_close(c->model);
     free(c);
     return rc;

@@ -9,7 +9,7 @@
 #include "cli/common.h"
 #include "cli/json.h"
 #include "kern/kern.h"
-#include "load/load.h"
+#include "model/desc.h"
 #include "tok/tok.h"
 
 enum { VALUE_BYTES = 512, USE_BYTES = 96 };
@@ -33,42 +33,29 @@ static const option_section sections[] = {
     {NULL, NULL, 0},
 };
 
-static bool in_layer(const load_llama_layer *l, const load_tensor *t, bool *norm) {
-    *norm = t == l->attn_norm || t == l->ffn_norm;
-    return *norm || t == l->attn_q || t == l->attn_k || t == l->attn_v || t == l->attn_o ||
-           t == l->ffn_gate || t == l->ffn_up || t == l->ffn_down;
-}
-
 /* What becomes of a tensor when the model is run. */
-static void describe_use(const load_model *m, const kern_table *k, const load_tensor *t, bool brief,
+static void describe_use(const model_desc *d, const kern_table *k, const load_tensor *t, bool brief,
                          char *out) {
-    const load_llama *w = load_get_llama(m);
+    const char *use = model_desc_use(d, t);
     const char *type = dtype_find(t->ggml_type) ? dtype_find(t->ggml_type)->name : "?";
-    bool norm = t == w->output_norm, known = norm;
-    for (int32_t i = 0; !known && i < load_get_config(m)->n_layer; i++) {
-        known = in_layer(&w->layer[i], t, &norm);
-    }
-    char packed[USE_BYTES / 2] = "packed";
-    if (!brief) {
-        snprintf(packed, sizeof packed, "packed %s, %d-output panels", type, k->profile.panel);
-    }
-    if (norm) {
-        snprintf(out, USE_BYTES, "%s%s", brief ? "norm" : type, brief ? "" : " weights of a norm");
-    } else if (t == w->token_embd) {
-        bool both = t == w->output;
-        snprintf(out, USE_BYTES, "rows%s%s%s", brief ? "" : " read from the file",
-                 !both   ? ""
-                 : brief ? " + "
-                         : "; output: ",
-                 both ? packed : "");
-    } else {
-        snprintf(out, USE_BYTES, "%s", known || t == w->output ? packed : "not used");
-    }
+    char packed[USE_BYTES / 2];
+    snprintf(packed, sizeof packed, "packed %s, %d-output panels", type, k->profile.panel);
+    if (brief)
+        snprintf(out, USE_BYTES, "%s", use);
+    else if (strcmp(use, "packed") == 0)
+        snprintf(out, USE_BYTES, "%s", packed);
+    else if (strcmp(use, "vector") == 0)
+        snprintf(out, USE_BYTES, "%s weights of a norm, or a bias", type);
+    else if (strncmp(use, "rows", 4) == 0)
+        snprintf(out, USE_BYTES, "rows read from the file%s%s", use[4] ? "; output: " : "",
+                 use[4] ? packed : "");
+    else
+        snprintf(out, USE_BYTES, "%s", use);
 }
 
 static const char *type_name(const load_tensor *t) {
-    int32_t block_len, block_bytes;
-    const char *name = dtype_ggml_name(t->ggml_type, &block_len, &block_bytes);
+    int32_t blocaxislen, blocaxisbytes;
+    const char *name = dtype_ggml_name(t->ggml_type, &blocaxislen, &blocaxisbytes);
     return name ? name : "?";
 }
 
@@ -88,9 +75,9 @@ static void print_plain(const char *text) {
     }
 }
 
-static void print_summary(const char *path, const load_model *m) {
-    const load_config *c = load_get_config(m);
-    printf("file          %s, %" PRId64 " bytes\n", path, load_file_bytes(m));
+static void print_summary(const char *path, const model_desc *d) {
+    const model_config *c = &d->config;
+    printf("file          %s, %" PRId64 " bytes\n", path, load_file_bytes(d->file));
     printf("model         ");
     print_plain(c->name);
     printf(", %s\n", c->architecture);
@@ -139,7 +126,8 @@ typedef struct columns {
     bool brief; /* a terminal that is too narrow for the whole text of the last column */
 } columns;
 
-static columns columns_of(const load_model *m, const kern_table *k) {
+static columns columns_of(const model_desc *d, const kern_table *k) {
+    const load_model *m = d->file;
     static const int type = 5, between = 5 * 2;
     int64_t bytes = 0, offset = 0;
     int use_width = 0;
@@ -148,7 +136,7 @@ static columns columns_of(const load_model *m, const kern_table *k) {
         const load_tensor *t = load_tensor_at(m, i);
         char shape[96] = "", use[USE_BYTES];
         shape_text(t, shape, sizeof shape);
-        describe_use(m, k, t, false, use);
+        describe_use(d, k, t, false, use);
         int n = (int)strlen(t->name), shape_n = (int)strlen(shape), use_n = (int)strlen(use);
         c.name = n > c.name && n <= 40 ? n : c.name;
         c.shape = shape_n > c.shape ? shape_n : c.shape;
@@ -164,8 +152,9 @@ static columns columns_of(const load_model *m, const kern_table *k) {
     return c;
 }
 
-static void print_tensors(const load_model *m, const kern_table *k) {
-    columns c = columns_of(m, k);
+static void print_tensors(const model_desc *d, const kern_table *k) {
+    const load_model *m = d->file;
+    columns c = columns_of(d, k);
     printf("\n%-*s  %-5s  %-*s  %*s  %*s  %s\n", c.name, "tensor", "type", c.shape, "shape",
            c.bytes, "bytes", c.offset, "offset", c.brief ? "use" : "what weft does with it");
     for (int32_t i = 0; i < load_tensor_count(m); i++) {
@@ -173,7 +162,7 @@ static void print_tensors(const load_model *m, const kern_table *k) {
         int n = (int)strlen(t->name);
         char shape[96] = "", use[USE_BYTES];
         shape_text(t, shape, sizeof shape);
-        describe_use(m, k, t, c.brief, use);
+        describe_use(d, k, t, c.brief, use);
         print_plain(t->name);
         printf("%*s  %-5s  %-*s  %*zu  %*" PRId64 "  %s\n", c.name > n ? c.name - n : 0, "",
                type_name(t), c.shape, shape, c.bytes, t->bytes, c.offset, t->offset, use);
@@ -192,15 +181,16 @@ static json_t *metadata_json(const load_model *m) {
     return out;
 }
 
-static json_t *tensors_json(const load_model *m, const kern_table *k) {
+static json_t *tensors_json(const model_desc *d, const kern_table *k) {
+    const load_model *m = d->file;
     json_t *out = json_array();
     for (int32_t i = 0; i < load_tensor_count(m); i++) {
         const load_tensor *t = load_tensor_at(m, i);
         char use[USE_BYTES];
-        describe_use(m, k, t, false, use);
+        describe_use(d, k, t, false, use);
         json_t *shape = json_array();
-        for (int32_t d = 0; d < t->n_dim; d++) {
-            json_array_append_new(shape, json_integer(t->dim[d]));
+        for (int32_t axis = 0; axis < t->n_dim; axis++) {
+            json_array_append_new(shape, json_integer(t->dim[axis]));
         }
         json_array_append_new(out,
                               json_pack("{s:o, s:s, s:o, s:I, s:I, s:s}", "name",
@@ -211,41 +201,55 @@ static json_t *tensors_json(const load_model *m, const kern_table *k) {
     return out;
 }
 
-static json_t *config_json(const load_config *c) {
-    return json_pack("{s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:b}",
-                     "architecture", c->architecture, "name",
-                     cli_json_text(c->name, strlen(c->name)), "layers", c->n_layer, "hidden",
-                     c->hidden, "ffn", c->ffn, "heads", c->n_head, "kv_heads", c->n_kv_head,
-                     "head_dim", c->head_dim, "vocabulary", c->n_vocab, "context_length",
-                     c->context_length, "rope_dim", c->rope_dim, "rope_base", c->rope_base,
-                     "rms_eps", (double)c->rms_eps, "tied_output", c->tied_output);
+static json_t *layers_json(const model_desc *d) {
+    json_t *out = json_array();
+    for (int32_t i = 0; i < d->config.n_layer; i++) {
+        const model_layer *l = &d->layer[i];
+        json_array_append_new(out,
+                              json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "attention",
+                                        l->latent ? "mla" : "gqa", "kv_heads", l->n_kv_head,
+                                        "head_dim", l->head_dim, "value_dim", l->value_dim,
+                                        "window", l->window, "kv_from", l->kv_from, "ffn", l->ffn));
+    }
+    return out;
+}
+
+static json_t *config_json(const model_desc *d) {
+    const model_config *c = &d->config;
+    return json_pack(
+        "{s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:b, s:i, s:i, s:o}",
+        "architecture", c->architecture, "name", cli_json_text(c->name, strlen(c->name)), "layers",
+        c->n_layer, "hidden", c->hidden, "ffn", c->ffn, "heads", c->n_head, "kv_heads",
+        c->n_kv_head, "head_dim", c->head_dim, "vocabulary", c->n_vocab, "context_length",
+        c->context_length, "rms_eps", (double)c->rms_eps, "tied_output", c->tied_output, "experts",
+        c->moe.n_expert, "experts_used", c->moe.n_used, "layer", layers_json(d));
 }
 
 static int run(const void *values_, const option_list *args) {
     (void)args;
     const values *v = values_;
-    load_model *m = NULL;
+    model_desc *d = NULL;
     tok *t = NULL;
     const kern_table *k = NULL;
     weft_error err;
     int rc = 0;
-    if (load_open(v->model.path, &m, &err) != WEFT_OK ||
-        tok_create(load_get_vocab(m), &t, &err) != WEFT_OK ||
+    if (model_desc_load(v->model.path, &d, &err) != WEFT_OK ||
+        tok_create(load_get_vocab(d->file), &t, &err) != WEFT_OK ||
         kern_cpu_table(NULL, &k, &err) != WEFT_OK) {
         rc = cli_fail(&err);
     } else if (v->json) {
         rc = cli_json_print(json_pack("{s:o, s:I, s:o, s:o, s:o}", "file",
                                       cli_json_text(v->model.path, strlen(v->model.path)), "bytes",
-                                      (json_int_t)load_file_bytes(m), "config",
-                                      config_json(load_get_config(m)), "metadata", metadata_json(m),
-                                      "tensors", tensors_json(m, k)));
+                                      (json_int_t)load_file_bytes(d->file), "config",
+                                      config_json(d), "metadata", metadata_json(d->file), "tensors",
+                                      tensors_json(d, k)));
     } else {
-        print_summary(v->model.path, m);
-        print_metadata(m);
-        print_tensors(m, k);
+        print_summary(v->model.path, d);
+        print_metadata(d->file);
+        print_tensors(d, k);
     }
     tok_destroy(t);
-    load_close(m);
+    model_desc_close(d);
     return rc;
 }
 

@@ -124,20 +124,20 @@ static int run(const void *v_, const option_list *args) {
     (void)args;
     const values *v = v_;
     int32_t *prompt = NULL, *decode = NULL;
-    load_model *file = NULL;
+    model_desc *desc = NULL;
     explain *e = NULL;
     explain_ask ask = {0};
     weft_error err = {0};
     int rc = 0;
     weft_status s = ask_parse(v, &prompt, &decode, &ask, &err);
     if (s == WEFT_OK)
-        s = load_open(v->model.path, &file, &err);
+        s = model_desc_load(v->model.path, &desc, &err);
     if (s == WEFT_OK)
-        s = explain_open(file, &v->engine, &ask, &e, &err);
+        s = explain_open(desc, &v->engine, &ask, &e, &err);
     if (s != WEFT_OK) {
         rc = cli_fail(&err);
     } else {
-        const char *model = load_get_config(file)->name;
+        const char *model = desc->config.name;
         rc = v->svg ? svg_write(v->svg, e, model) : 0;
         if (rc == 0 && v->json)
             rc = cli_json_print(plan_make_json(e, model));
@@ -145,7 +145,7 @@ static int run(const void *v_, const option_list *args) {
             plan_print_text(stdout, e, model, cli_width(stdout), cli_color(stdout));
     }
     explain_close(e);
-    load_close(file);
+    model_desc_close(desc);
     free(decode);
     free(prompt);
     return rc;

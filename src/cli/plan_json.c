@@ -103,7 +103,7 @@ json_t *plan_make_json(const explain *e, const char *model) {
                      "s:i, s:o, s:o, s:o}",
                      "model", cli_json_text(model, strlen(model)), "identity", s->identity, "isa",
                      s->k->isa, "tp", s->sizes.tp, "pcp", s->sizes.pcp, "dcp", s->sizes.dcp,
-                     "world", s->world, "threads", s->p.n_thread, "layers", e->cfg->n_layer,
+                     "world", s->world, "threads", s->p.n_thread, "layers", e->desc->config.n_layer,
                      "memory", memory_json(e), "cache", "page_tokens", s->caps.page_tokens,
                      "pages_per_rank", s->p.kv_pages, "group_tokens", (json_int_t)e->cache_tokens,
                      "longest_request", e->longest, "step_tokens", e->n_tok, "work",

@@ -296,7 +296,7 @@ static void move_line(const printer *p, const char *name, int32_t lo, int32_t hi
 }
 
 static void print_moves(const printer *p) {
-    int32_t layers = p->e->cfg->n_layer;
+    int32_t layers = p->e->desc->config.n_layer;
     title(p, "Bytes sent to other ranks");
     if (p->e->setup.world == 1) {
         fputs("  none: there is one rank\n", p->f);

@@ -83,10 +83,19 @@ static weft_status prompt_random(suite_request *q, const weft_model *model, int3
     return prompt_set(q, ids, n, err);
 }
 
+/* Of a model without a tokeniser: random ids, about as many as the texts have words. */
 static weft_status make_texts(suite *s, const weft_model *model, int32_t max_prompt,
                               weft_error *err) {
+    weft_model_info info;
+    weft_model_get_info(model, &info);
+    uint64_t state = s->seed;
     for (int32_t i = 0; i < s->n; i++) {
-        weft_status st = prompt_text(&s->request[i], model, cp_prompt[i % N_CP], max_prompt, err);
+        const char *text = cp_prompt[i % N_CP];
+        int32_t n = (int32_t)strlen(text) / 4 + 1;
+        weft_status st = info.has_text
+                             ? prompt_text(&s->request[i], model, text, max_prompt, err)
+                             : prompt_random(&s->request[i], model, n < max_prompt ? n : max_prompt,
+                                             &state, err);
         if (st != WEFT_OK)
             return st;
     }

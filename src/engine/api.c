@@ -22,14 +22,14 @@ weft_status weft_model_open(const char *path, weft_model **out, weft_error *err)
     weft_model *m = calloc(1, sizeof *m);
     if (!m)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for a model");
-    weft_status s = load_open(path, &m->file, err);
+    weft_status s = model_desc_load(path, &m->desc, err);
     if (s == WEFT_OK)
-        s = tok_create(load_get_vocab(m->file), &m->tok, err);
+        s = tok_create(load_get_vocab(m->desc->file), &m->tok, err);
     if (s != WEFT_OK) {
         weft_model_close(m);
         return s;
     }
-    const load_config *c = load_get_config(m->file);
+    const model_config *c = &m->desc->config;
     m->info = (weft_model_info){.architecture = c->architecture,
                                 .name = c->name,
                                 .n_layer = c->n_layer,
@@ -40,8 +40,9 @@ weft_status weft_model_open(const char *path, weft_model **out, weft_error *err)
                                 .hidden = c->hidden,
                                 .ffn = c->ffn,
                                 .context_length = c->context_length,
-                                .n_parameter = parameter_count(m->file),
-                                .file_bytes = load_file_bytes(m->file)};
+                                .n_parameter = parameter_count(m->desc->file),
+                                .file_bytes = load_file_bytes(m->desc->file),
+                                .has_text = tok_has_text(m->tok)};
     *out = m;
     return WEFT_OK;
 }
@@ -50,7 +51,7 @@ void weft_model_close(weft_model *m) {
     if (!m)
         return;
     tok_destroy(m->tok);
-    load_close(m->file);
+    model_desc_close(m->desc);
     free(m);
 }
 
@@ -100,7 +101,7 @@ weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err) {
 
 static weft_status open_shared(weft_engine *e, weft_error *err) {
     const engine_setup *s = &e->setup;
-    weft_status st = model_weights_open(e->model->file, s->k, s->p.max_model_len, &e->weights, err);
+    weft_status st = model_weights_open(e->model->desc, s->k, s->p.max_model_len, &e->weights, err);
     if (st == WEFT_OK)
         st = engine_memory_plan(e, e->weights->memory.bytes, err);
     if (st == WEFT_OK)
@@ -205,7 +206,7 @@ weft_status weft_engine_open(weft_model *model, const weft_engine_params *params
     if (!e)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for an engine");
     e->model = model;
-    weft_status s = engine_setup_make(model->file, params, &e->setup, err);
+    weft_status s = engine_setup_make(model->desc, params, &e->setup, err);
     if (s != WEFT_OK) {
         free(e);
         return s;

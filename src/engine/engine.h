@@ -23,8 +23,8 @@
 #include "tok/tok.h"
 
 struct weft_model {
-    load_model *file;
-    tok *tok;
+    model_desc *desc;
+    tok *tok; /* NULL: a folder without a tokeniser; prompts are ids */
     weft_model_info info;
 };
 
@@ -140,7 +140,7 @@ weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err);
 /* What a rank takes beside the kernels' memory: host buffers (plan, results, logits), and scratch of
  * its kernel threads. */
 size_t engine_rank_host_bytes(const engine_setup *s, const topo *t);
-size_t engine_rank_scratch_bytes(const load_config *cfg, const engine_setup *s, int32_t rank,
+size_t engine_rank_scratch_bytes(const model_desc *d, const engine_setup *s, int32_t rank,
                                  const batch_builder *b);
 /* Every rank is planned before the first takes its memory, so that a set-up which does not fit
  * takes none. */

@@ -16,9 +16,15 @@ const char *const explain_move_text[EXPLAIN_N_MOVE] = {EXPLAIN_MOVE_TABLE(TEXT)}
 
 #define DRY_OPERATIONS(X)                                                                          \
     X(embed)                                                                                       \
+    X(glu)                                                                                         \
+    X(act_make)                                                                                    \
     X(reduce_norm)                                                                                 \
+    X(softcap)                                                                                     \
+    X(route)                                                                                       \
+    X(moe_sum)                                                                                     \
     X(pick)                                                                                        \
     X(qk_rope)                                                                                     \
+    X(mla_rope)                                                                                    \
     X(kv_store)                                                                                    \
     X(kv_pack)                                                                                     \
     X(attn_fold)                                                                                   \
@@ -55,10 +61,24 @@ static void dry_swiglu(kern_dev *dev, const kern_swiglu *p) {
     dry_weight(dev, p->up, p->n_row, p->n_out, p->x.k);
 }
 
+/* Which experts a token goes to is not known: the most that can be read, each slot another one. */
+static void dry_experts(kern_dev *dev, const kern_experts *p) {
+    const dry_dev *d = (const dry_dev *)dev;
+    const kern_weight *w[3] = {p->gate, p->up, p->down};
+    int32_t n_slot = p->n_row * p->n_used;
+    int64_t n_read = n_slot < p->n_expert ? n_slot : p->n_expert;
+    for (int32_t i = 0; i < 3; i++) {
+        int32_t n_out = i < 2 ? p->n_in : w[i]->n_out, n_in = i < 2 ? w[i]->n_in : p->n_in;
+        d->work->linear_ops[kern_peak_of(w[i]->type)] += (int64_t)2 * n_slot * n_out * n_in;
+        d->work->weight_bytes += n_read * (int64_t)d->k->packed_bytes(w[i]->type, n_out, n_in);
+    }
+}
+
 static kern_table dry_table(const kern_table *k) {
     kern_table dry = *k;
     dry.linear = dry_linear;
     dry.swiglu = dry_swiglu;
+    dry.experts = dry_experts;
 #define DRY_SET(op) dry.op = dry_##op;
     DRY_OPERATIONS(DRY_SET)
 #undef DRY_SET
@@ -277,13 +297,13 @@ static weft_status rank_rows(explain *e, explain_rank *r, const batch_local *b, 
 
 /* The collectives of a step in the engine's order: layers, logits rows, results. */
 static weft_status rank_run(explain_rank *r, model_rank *m, const batch_local *b) {
-    kern_mem block = {0};
-    weft_status s = m->w->arch->forward(m, b, block);
+    model_step part = {b, (kern_mem){0}};
+    weft_status s = model_forward(m, &part);
     int64_t nodes = r->sent[EXPLAIN_NODES], nodes_in = r->received[EXPLAIN_NODES];
     for (int32_t first = 0; first < b->n_logit && s == WEFT_OK; first += MODEL_LOGIT_CHUNK) {
         int32_t left = b->n_logit - first;
-        s = m->w->arch->logits(m, b, block, first,
-                               left < MODEL_LOGIT_CHUNK ? left : MODEL_LOGIT_CHUNK, NULL);
+        s = model_logits(m, &part, first, left < MODEL_LOGIT_CHUNK ? left : MODEL_LOGIT_CHUNK,
+                         NULL);
     }
     /* what the TP group gathered after the layers is logits */
     r->sent[EXPLAIN_LOGITS] = r->sent[EXPLAIN_NODES] - nodes;
@@ -295,7 +315,7 @@ static weft_status rank_run(explain_rank *r, model_rank *m, const batch_local *b
         bool samples = i % r->topo.sizes.tp == 0;
         bytes[i] = samples ? (size_t)b->logit_n[i / r->topo.sizes.tp] * sizeof(engine_result) : 0;
     }
-    return s == WEFT_OK ? m->comm->v->all_gather_v(m->comm, COMM_WORLD, block, bytes, at) : s;
+    return s == WEFT_OK ? m->comm->v->all_gather_v(m->comm, COMM_WORLD, part.block, bytes, at) : s;
 }
 
 static void rank_memory(const explain *e, explain_rank *r, const batch_builder *b) {
@@ -305,7 +325,7 @@ static void rank_memory(const explain *e, explain_rank *r, const batch_builder *
     kern_memory_add(&r->memory, "step block", (size_t)batch_block_cap(b) * sizeof(int32_t),
                     &nowhere);
     kern_memory_add(&r->memory, "results", rows * sizeof(engine_result), &nowhere);
-    r->scratch_bytes = engine_rank_scratch_bytes(e->cfg, s, (int32_t)(r - e->rank), b);
+    r->scratch_bytes = engine_rank_scratch_bytes(e->desc, s, (int32_t)(r - e->rank), b);
     r->host_bytes = engine_rank_host_bytes(s, &r->topo);
 }
 
@@ -378,35 +398,54 @@ static weft_status cache_open(explain *e, step *s, weft_error *err) {
 /* The rule's two sides, as batch_choose_exchange compares them on a rank. */
 static void exchange_bytes(explain *e) {
     const topo *t = &e->rank[0].topo;
-    int64_t d = e->cfg->head_dim;
+    int64_t k = e->setup.caps.head_dim, v = e->setup.caps.value_dim;
     for (int32_t i = 0; i < e->n_run; i++) {
         explain_request *r = &e->request[i];
-        r->q_bytes = (int64_t)r->n_new * t->n_head * (4 * d + 4 * d + 8);
-        r->kv_bytes = ((int64_t)r->start + r->n_new) * 2 * t->n_kv_head * d * e->setup.caps.kv_elem;
+        r->q_bytes = (int64_t)r->n_new * t->n_head * (4 * k + 4 * v + 8);
+        r->kv_bytes =
+            ((int64_t)r->start + r->n_new) * t->n_kv_head * (k + v) * e->setup.caps.kv_elem;
     }
 }
 
-/* A query at position p takes part in p + 1 dot products of head_dim and in as many additions of a
- * value row. */
+/* Keys that the new tokens of a request see together, and pages that hold one of them. */
+static int64_t keys_seen(const explain_request *r, int32_t window) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < r->n_new; i++) {
+        int32_t keys = r->start + i + 1;
+        n += window > 0 && window < keys ? window : keys;
+    }
+    return n;
+}
+
+static int64_t pages_seen(const explain_request *r, int32_t window, int32_t page_tokens) {
+    int32_t first = window > 0 && r->start + 1 > window ? r->start + 1 - window : 0;
+    return r->n_page - first / page_tokens;
+}
+
+/* A query takes part in a dot product of head_dim with each key that it sees, and in as many
+ * additions of a value row. */
 static void attention_work(explain *e) {
-    const load_config *c = e->cfg;
-    int64_t page = (int64_t)2 * c->n_kv_head * c->head_dim * e->setup.caps.page_tokens *
-                   (int64_t)kern_kv_elem(e->setup.kv_type);
-    for (int32_t i = 0; i < e->n_run; i++) {
-        const explain_request *r = &e->request[i];
-        int64_t keys = (int64_t)r->n_new * r->start + (int64_t)r->n_new * (r->n_new + 1) / 2;
-        e->work.attn_ops += 4 * keys * c->n_head * c->head_dim * c->n_layer;
-        e->work.kv_bytes += r->n_page * page * c->n_layer;
+    int32_t page_tokens = e->setup.caps.page_tokens;
+    for (int32_t k = 0; k < e->desc->config.n_layer; k++) {
+        const model_layer *l = &e->desc->layer[k];
+        int64_t token = (int64_t)l->n_kv_head * (l->head_dim + l->value_dim) *
+                        (int64_t)kern_kv_elem(e->setup.kv_type);
+        for (int32_t i = 0; i < e->n_run; i++) {
+            const explain_request *r = &e->request[i];
+            e->work.attn_ops +=
+                2 * keys_seen(r, l->window) * l->n_head * (l->head_dim + l->value_dim);
+            e->work.kv_bytes += pages_seen(r, l->window, page_tokens) * page_tokens * token;
+        }
     }
 }
 
-static weft_status ranks_make(explain *e, const load_model *file, const step *s, weft_error *err) {
+static weft_status ranks_make(explain *e, const step *s, weft_error *err) {
     kern_table dry = dry_table(e->setup.k);
     model_weights *w = NULL;
     e->rank = calloc((size_t)e->setup.world, sizeof *e->rank);
     if (!e->rank)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d ranks", e->setup.world);
-    weft_status st = model_weights_open(file, &dry, e->setup.p.max_model_len, &w, err);
+    weft_status st = model_weights_open(e->desc, &dry, e->setup.p.max_model_len, &w, err);
     if (st != WEFT_OK)
         return st;
     e->weight_bytes = w->memory.bytes;
@@ -416,14 +455,14 @@ static weft_status ranks_make(explain *e, const load_model *file, const step *s,
     return st;
 }
 
-weft_status explain_open(const load_model *file, const weft_engine_params *params,
+weft_status explain_open(const model_desc *d, const weft_engine_params *params,
                          const explain_ask *ask, explain **out, weft_error *err) {
     explain *e = calloc(1, sizeof *e);
     step s = {0};
     if (!e)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for a plan");
-    e->cfg = load_get_config(file);
-    weft_status st = engine_setup_make(file, params, &e->setup, err);
+    e->desc = d;
+    weft_status st = engine_setup_make(d, params, &e->setup, err);
     if (st == WEFT_OK)
         st = requests_make(e, ask, err);
     if (st == WEFT_OK)
@@ -433,7 +472,7 @@ weft_status explain_open(const load_model *file, const weft_engine_params *param
     if (st == WEFT_OK)
         st = step_make(e, &s, err);
     if (st == WEFT_OK)
-        st = ranks_make(e, file, &s, err);
+        st = ranks_make(e, &s, err);
     step_close(&s);
     if (st != WEFT_OK) {
         explain_close(e);

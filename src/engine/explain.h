@@ -66,7 +66,7 @@ typedef struct explain_work {
 
 typedef struct explain {
     engine_setup setup;
-    const load_config *cfg; /* borrowed from the file */
+    const model_desc *desc; /* borrowed */
     size_t weight_bytes;
     int32_t n_request, n_run; /* those that run are requests [0, n_run) */
     explain_request *request; /* [n_request] */
@@ -83,9 +83,9 @@ typedef struct explain_ask {
 } explain_ask;
 
 /* Legality as engine_setup_make. WEFT_ERR_TOO_LONG for a request that the engine would refuse,
- * and for contexts that do not fit the cache together. *out is owned by the caller; `file` is
+ * and for contexts that do not fit the cache together. *out is owned by the caller; `d` is
  * borrowed until explain_close. */
-weft_status explain_open(const load_model *file, const weft_engine_params *params,
+weft_status explain_open(const model_desc *d, const weft_engine_params *params,
                          const explain_ask *ask, explain **out, weft_error *err);
 void explain_close(explain *e); /* NULL is allowed */
 

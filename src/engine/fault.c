@@ -32,7 +32,7 @@ attn_fault engine_fault_attn(engine_fault f, int32_t rank) {
 
 void engine_fault_arm(engine_fault f, int32_t rank, model_rank *m) {
     if (f == ENGINE_FAULT_SWAP_LEAVES && rank == 0)
-        m->w->arch->swap_leaves(m);
+        model_swap_leaves(m);
 }
 
 enum { SPAN_INTS = sizeof(kern_span) / sizeof(int32_t) };

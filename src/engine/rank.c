@@ -22,9 +22,9 @@ size_t engine_rank_host_bytes(const engine_setup *s, const topo *t) {
     return bytes;
 }
 
-size_t engine_rank_scratch_bytes(const load_config *cfg, const engine_setup *s, int32_t rank,
+size_t engine_rank_scratch_bytes(const model_desc *d, const engine_setup *s, int32_t rank,
                                  const batch_builder *b) {
-    kern_limits limits = engine_setup_limits(cfg, s, b);
+    kern_limits limits = engine_setup_limits(d, s, b);
     return s->k->scratch_bytes(engine_setup_threads(s, rank), &limits);
 }
 
@@ -41,7 +41,7 @@ static weft_status open_parts(engine_rank *r, weft_error *err) {
                               err);
     if (st != WEFT_OK)
         return st;
-    kern_limits limits = engine_setup_limits(load_get_config(e->model->file), s, r->builder);
+    kern_limits limits = engine_setup_limits(e->model->desc, s, r->builder);
     return s->k->open(engine_setup_threads(s, r->rank), &limits, &r->dev, err);
 }
 
@@ -63,8 +63,7 @@ static weft_status plan_memory(engine_rank *r, weft_error *err) {
     kern_memory_add(&r->memory, "step block", (size_t)batch_block_cap(r->builder) * sizeof(int32_t),
                     &r->block);
     kern_memory_add(&r->memory, "results", rows * sizeof(engine_result), &r->results);
-    size_t scratch =
-        engine_rank_scratch_bytes(load_get_config(e->model->file), s, r->rank, r->builder);
+    size_t scratch = engine_rank_scratch_bytes(e->model->desc, s, r->rank, r->builder);
     size_t host = engine_rank_host_bytes(s, &r->topo);
     return engine_memory_plan(e, r->memory.bytes + scratch + host, err);
 }
@@ -177,7 +176,7 @@ static weft_status score_rows(engine_rank *r) {
     for (int32_t first = 0; first < b->n_logit; first += MODEL_LOGIT_CHUNK) {
         int32_t n = b->n_logit - first < MODEL_LOGIT_CHUNK ? b->n_logit - first : MODEL_LOGIT_CHUNK;
         trace_phase("logits");
-        weft_status s = r->model->w->arch->logits(r->model, b, r->block, first, n, r->logits);
+        weft_status s = model_logits(r->model, &(model_step){b, r->block}, first, n, r->logits);
         if (s != WEFT_OK)
             return s;
         trace_phase("sample");
@@ -222,7 +221,7 @@ static weft_status run_step(engine_rank *r, weft_error *err) {
                        (size_t)r->local.n_block * sizeof(int32_t));
     int32_t n_all = 0;
     trace_span forward = trace_begin("forward", "rows", r->local.n_tok);
-    s = r->model->w->arch->forward(r->model, &r->local, r->block);
+    s = model_forward(r->model, &(model_step){&r->local, r->block});
     trace_end(&forward);
     if (s == WEFT_OK)
         s = score_rows(r);

@@ -37,7 +37,7 @@ static weft_status range_check(const char *option, int64_t value, int64_t lo, in
                      (long long)value, (long long)lo, (long long)hi);
 }
 
-static weft_status sizes_check(const load_config *cfg, engine_setup *s, weft_error *err) {
+static weft_status sizes_check(const model_config *cfg, engine_setup *s, weft_error *err) {
     weft_engine_params *p = &s->p;
     int32_t longest = cfg->context_length < MAX_MODEL_LEN ? cfg->context_length : MAX_MODEL_LEN;
     const struct {
@@ -69,10 +69,9 @@ static weft_status sizes_check(const load_config *cfg, engine_setup *s, weft_err
     return WEFT_OK;
 }
 
-size_t engine_setup_page_bytes(const load_config *cfg, const engine_setup *s) {
-    int32_t heads = cfg->n_kv_head >= s->sizes.tp ? cfg->n_kv_head / s->sizes.tp : 1;
-    return (size_t)cfg->n_layer * (size_t)heads * 2 * (size_t)s->k->profile.page_tokens *
-           (size_t)cfg->head_dim * kern_kv_elem(s->kv_type);
+size_t engine_setup_page_bytes(const model_desc *d, const engine_setup *s) {
+    int32_t heads = s->model.n_kv_head >= s->sizes.tp ? s->model.n_kv_head / s->sizes.tp : 1;
+    return model_kv_token_bytes(d, heads, s->kv_type) * (size_t)s->k->profile.page_tokens;
 }
 
 /* Pages that one request of `pages` logical pages takes on the fullest rank of its DCP group. */
@@ -87,9 +86,9 @@ static int32_t pages_on_fullest(const engine_setup *s, int32_t pages) {
     return most;
 }
 
-static weft_status pages_choose(const load_config *cfg, engine_setup *s, weft_error *err) {
+static weft_status pages_choose(const model_desc *d, engine_setup *s, weft_error *err) {
     weft_engine_params *p = &s->p;
-    size_t page = engine_setup_page_bytes(cfg, s);
+    size_t page = engine_setup_page_bytes(d, s);
     uint64_t free_bytes = s->free_bytes = memory_available("");
     uint64_t limit = p->kv_bytes ? p->kv_bytes : free_bytes / 4;
     if (p->kv_pages == 0) {
@@ -118,23 +117,32 @@ static weft_status pages_choose(const load_config *cfg, engine_setup *s, weft_er
     return WEFT_OK;
 }
 
+/* L of the row-parallel layers, as "6-12". */
+static void leaves_text(const topo_model *m, char *out, size_t cap) {
+    int n = snprintf(out, cap, "%d-%d", m->leaves_o, m->leaves_down);
+    for (int32_t i = 0; i < TOPO_MAX_MORE && m->leaves_more[i] > 0; i++)
+        n += snprintf(out + n, cap - (size_t)n, "-%d", m->leaves_more[i]);
+}
+
 static void identity_write(engine_setup *s) {
     static const char *const kv[] = {"f16", "f32", "bf16"};
     const kern_profile *f = &s->k->profile;
-    snprintf(s->identity, sizeof s->identity, "%s/P%d/V%d/L%d-%d/kv-%s", f->name, f->page_tokens,
-             f->kv_shards, s->model.leaves_o, s->model.leaves_down, kv[s->p.kv_dtype]);
+    char leaves[40];
+    leaves_text(&s->model, leaves, sizeof leaves);
+    snprintf(s->identity, sizeof s->identity, "%s/P%d/V%d/L%s/kv-%s", f->name, f->page_tokens,
+             f->kv_shards, leaves, kv[s->p.kv_dtype]);
 }
 
-weft_status engine_setup_make(const load_model *file, const weft_engine_params *params,
+weft_status engine_setup_make(const model_desc *d, const weft_engine_params *params,
                               engine_setup *out, weft_error *err) {
-    const load_config *cfg = load_get_config(file);
+    const model_config *cfg = &d->config;
     engine_setup s = {.p = *params, .sizes = {params->tp, params->pcp, params->dcp}};
     weft_status st = kern_cpu_table(params->isa, &s.k, err);
     if (st == WEFT_OK)
         st = sizes_check(cfg, &s, err);
     if (st != WEFT_OK)
         return st;
-    model_topo(cfg, &s.k->profile, &s.model);
+    model_topo(d, &s.k->profile, &s.model);
     st = topo_check(&s.model, s.sizes, err);
     if (st != WEFT_OK)
         return st;
@@ -150,9 +158,10 @@ weft_status engine_setup_make(const load_model *file, const weft_engine_params *
                           .round_pages = max_pages,
                           .min_split = s.p.cp_min_split,
                           .exchange = s.p.exchange,
-                          .head_dim = cfg->head_dim,
+                          .head_dim = d->layer[0].head_dim,
+                          .value_dim = d->layer[0].value_dim,
                           .kv_elem = (int32_t)kern_kv_elem(s.kv_type)};
-    st = pages_choose(cfg, &s, err);
+    st = pages_choose(d, &s, err);
     if (st != WEFT_OK)
         return st;
     identity_write(&s);
@@ -165,14 +174,7 @@ int32_t engine_setup_threads(const engine_setup *s, int32_t rank) {
     return n > 1 ? n : 1;
 }
 
-kern_limits engine_setup_limits(const load_config *cfg, const engine_setup *s,
+kern_limits engine_setup_limits(const model_desc *d, const engine_setup *s,
                                 const batch_builder *b) {
-    (void)s;
-    int32_t wide = cfg->n_head * cfg->head_dim;
-    wide = cfg->hidden > wide ? cfg->hidden : wide;
-    wide = cfg->ffn > wide ? cfg->ffn : wide;
-    return (kern_limits){.max_rows = batch_query_cap(b),
-                         .max_in = wide,
-                         .max_head_dim = cfg->head_dim,
-                         .max_group = cfg->n_head / cfg->n_kv_head};
+    return model_limits(d, s->sizes.tp, batch_query_cap(b));
 }

@@ -1,11 +1,11 @@
-/* Everything that follows from the model file and the parameters before any weight is packed:
+/* Everything that follows from the model's description and the parameters before any weight is packed:
  * legality, sizes, memory. `weft plan` prints it, weft_engine_open builds from it. */
 #ifndef WEFT_ENGINE_SETUP_H
 #define WEFT_ENGINE_SETUP_H
 
 #include "batch/batch.h"
 #include "kern/kern.h"
-#include "load/load.h"
+#include "model/desc.h"
 
 typedef struct engine_setup {
     weft_engine_params p; /* with every 0 = "default" resolved */
@@ -21,14 +21,13 @@ typedef struct engine_setup {
 
 /* The one validation of a set-up. WEFT_ERR_SETUP names the option, its value and what would be
  * right; WEFT_ERR_MEMORY names the sizes. */
-weft_status engine_setup_make(const load_model *file, const weft_engine_params *params,
+weft_status engine_setup_make(const model_desc *d, const weft_engine_params *params,
                               engine_setup *out, weft_error *err);
 
 /* Threads of one rank: n_thread spread over the ranks, at least one each. */
 int32_t engine_setup_threads(const engine_setup *s, int32_t rank);
 /* Bytes of a page of all layers on one rank. */
-size_t engine_setup_page_bytes(const load_config *cfg, const engine_setup *s);
-kern_limits engine_setup_limits(const load_config *cfg, const engine_setup *s,
-                                const batch_builder *b);
+size_t engine_setup_page_bytes(const model_desc *d, const engine_setup *s);
+kern_limits engine_setup_limits(const model_desc *d, const engine_setup *s, const batch_builder *b);
 
 #endif

@@ -277,6 +277,7 @@ static weft_status check_dims(const reader *r, size_t at, const uint64_t *dim, u
     if (__builtin_mul_overflow(n / block_len, (int64_t)block_bytes, &bytes)) {
         return fail(r, at, "dimensions %s: the size overflows 63 bits", shown);
     }
+    t->type_name = type;
     t->bytes = (size_t)bytes;
     return WEFT_OK;
 }

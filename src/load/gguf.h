@@ -75,6 +75,11 @@ bool gguf_bool(const gguf_value *v);
 load_string gguf_string(const gguf_value *v);
 /* All strings of an array, out: [v->n]. */
 void gguf_strings(const gguf_value *v, load_string *out);
+/* Element i < v->n (0 of a scalar). An integer of any type (what 63 bits do not hold: the largest);
+ * false for other types. */
+bool gguf_element_integer(const gguf_value *v, uint64_t i, int64_t *out);
+load_string gguf_element_string(const gguf_value *v, uint64_t i); /* of strings only */
+void gguf_element_text(const gguf_value *v, uint64_t i, char *out, size_t out_bytes);
 /* A scalar number of any type as a double; false for strings and arrays. */
 bool gguf_number(const gguf_value *v, double *out);
 /* Where the value stands in the file, for errors. */

@@ -8,5 +8,7 @@
  * regular file. */
 weft_status load_map_file(const char *path, const void **bytes, size_t *n_bytes, weft_error *err);
 void load_unmap_file(const void *bytes, size_t n_bytes);
+/* Puts a file's name in front of what went wrong in it. */
+weft_status load_name_error(const char *shown, const weft_error *what, weft_error *err);
 
 #endif

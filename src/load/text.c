@@ -86,6 +86,35 @@ load_string text_of(const char *s) {
     return (load_string){s, strlen(s)};
 }
 
+bool text_sink_init(text_sink *s, char *out, size_t out_bytes) {
+    if (out_bytes > 0) {
+        out[0] = '\0';
+    }
+    *s = (text_sink){.out = out, .cap = out_bytes};
+    return out_bytes >= 4;
+}
+
+void text_put(text_sink *s, const char *text) {
+    size_t n = strlen(text);
+    if (s->full) {
+        return;
+    }
+    if (s->n + n + 4 > s->cap) {
+        memcpy(s->out + s->n, "...", 4);
+        s->full = true;
+        return;
+    }
+    memcpy(s->out + s->n, text, n + 1);
+    s->n += n;
+}
+
+void text_put_string(text_sink *s, load_string text) {
+    char shown[256];
+    size_t room = s->cap - s->n - 3; /* of s->cap - s->n >= 4 */
+    text_show(text, shown, room < 8 ? 8 : room < sizeof shown ? room : sizeof shown);
+    text_put(s, shown);
+}
+
 /* ---- table: open addressing, linear probing, at most two thirds full ---- */
 
 typedef struct text_slot {

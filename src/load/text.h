@@ -14,6 +14,19 @@ bool text_is_plain(load_string s);
 void text_show(load_string s, char *out, size_t out_bytes);
 load_string text_of(const char *s);
 
+/* A text of one line that is put together from pieces and ends with "..." where one did not fit. */
+typedef struct text_sink {
+    char *out;
+    size_t n, cap; /* three bytes and the NUL stay free for the "..." */
+    bool full;
+} text_sink;
+
+/* False when out_bytes < 4: *out is the empty text then (if it has a byte). */
+bool text_sink_init(text_sink *s, char *out, size_t out_bytes);
+void text_put(text_sink *s, const char *text);
+/* As text_show shows it. */
+void text_put_string(text_sink *s, load_string text);
+
 /* Finds the index of a string in an array that the caller owns. */
 typedef struct text_table {
     const load_string *item; /* [n], borrowed */

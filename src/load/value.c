@@ -139,41 +139,41 @@ static bool number_at(gguf_type type, const uint8_t *at, double *out) {
     return true;
 }
 
+bool gguf_element_integer(const gguf_value *v, uint64_t i, int64_t *out) {
+    uint64_t u = 0;
+    if (!integer_at(v->type, v->at + i * gguf_type_bytes(v->type), out, &u)) {
+        return false;
+    }
+    if (!is_signed(v->type)) {
+        *out = u > INT64_MAX ? INT64_MAX : (int64_t)u;
+    }
+    return true;
+}
+
+load_string gguf_element_string(const gguf_value *v, uint64_t i) {
+    const uint8_t *at = v->at;
+    for (uint64_t k = 0; k < i; k++) {
+        at += 8 + string_at(at).bytes;
+    }
+    return string_at(at);
+}
+
 bool gguf_number(const gguf_value *v, double *out) {
     return !v->is_array && number_at(v->type, v->at, out);
 }
 
 /* ---- text form ---- */
 
-typedef struct sink {
-    char *out;
-    size_t n, cap; /* three bytes and the NUL stay free for the "..." */
-    bool full;
-} sink;
-
-static void put(sink *s, const char *text) {
-    size_t n = strlen(text);
-    if (s->full) {
-        return;
-    }
-    if (s->n + n + 4 > s->cap) {
-        memcpy(s->out + s->n, "...", 4);
-        s->full = true;
-        return;
-    }
-    memcpy(s->out + s->n, text, n + 1);
-    s->n += n;
-}
-
-static void put_element(sink *s, gguf_type type, const uint8_t *at) {
-    char text[256];
+static void put_element(text_sink *s, gguf_type type, const uint8_t *at) {
+    char text[64];
     int64_t i = 0;
     uint64_t u = 0;
     double d;
     if (type == GGUF_STRING) {
-        size_t room = s->cap - s->n - 3; /* of s->cap - s->n >= 4 */
-        text_show(string_at(at), text, room < 8 ? 8 : room < sizeof text ? room : sizeof text);
-    } else if (type == GGUF_BOOL) {
+        text_put_string(s, string_at(at));
+        return;
+    }
+    if (type == GGUF_BOOL) {
         snprintf(text, sizeof text, "%s", at[0] != 0 ? "true" : "false");
     } else if (integer_at(type, at, &i, &u)) {
         if (is_signed(type)) {
@@ -186,31 +186,39 @@ static void put_element(sink *s, gguf_type type, const uint8_t *at) {
         number_at(type, at, &d);
         snprintf(text, sizeof text, type == GGUF_F32 ? "%.9g" : "%.17g", d);
     }
-    put(s, text);
+    text_put(s, text);
+}
+
+void gguf_element_text(const gguf_value *v, uint64_t i, char *out, size_t out_bytes) {
+    text_sink s;
+    if (!text_sink_init(&s, out, out_bytes)) {
+        return;
+    }
+    if (v->type == GGUF_STRING) {
+        text_put_string(&s, gguf_element_string(v, i));
+    } else {
+        put_element(&s, v->type, v->at + i * gguf_type_bytes(v->type));
+    }
 }
 
 void gguf_value_text(const gguf_value *v, char *out, size_t out_bytes) {
     enum { N_SHOWN = 8 };
-    if (out_bytes < 4) {
-        if (out_bytes > 0) {
-            out[0] = '\0';
-        }
+    text_sink s;
+    if (!text_sink_init(&s, out, out_bytes)) {
         return;
     }
-    out[0] = '\0';
-    sink s = {.out = out, .cap = out_bytes};
     if (!v->is_array) {
         put_element(&s, v->type, v->at);
         return;
     }
     char head[64];
     snprintf(head, sizeof head, "%" PRIu64 " x %s [", v->n, gguf_type_name(v->type));
-    put(&s, head);
+    text_put(&s, head);
     const uint8_t *at = v->at;
     for (uint64_t i = 0; i < v->n && i < N_SHOWN && !s.full; i++) {
-        put(&s, i > 0 ? ", " : "");
+        text_put(&s, i > 0 ? ", " : "");
         put_element(&s, v->type, at);
         at += v->type == GGUF_STRING ? 8 + string_at(at).bytes : gguf_type_bytes(v->type);
     }
-    put(&s, v->n > N_SHOWN ? ", ...]" : "]");
+    text_put(&s, v->n > N_SHOWN ? ", ...]" : "]");
 }

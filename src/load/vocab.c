@@ -341,7 +341,6 @@ weft_status load_read_vocab(load_model *m, weft_error *err) {
         (s = read_token_types(m, err)) == WEFT_OK && (s = read_scores(m, err)) == WEFT_OK &&
         (s = read_merges(m, &scratch, &tokens, err)) == WEFT_OK &&
         (s = read_specials(m, err)) == WEFT_OK && (s = read_template(m, err)) == WEFT_OK) {
-        m->config.n_vocab = m->vocab.n_token;
     }
     load_arena_free(&scratch);
     return s;

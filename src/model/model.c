@@ -1,73 +1,16 @@
-/* What every architecture shares: the table, packing on many threads, planning. */
+/* Packed weights of a process: planning, and packing on many threads. */
 #include "model/model.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/team.h"
 
-static const model_arch *const arch_table[] = {&model_llama};
+/* ---- planning ---- */
 
-static const model_arch *arch_find(const char *name) {
-    for (size_t i = 0; i < sizeof arch_table / sizeof *arch_table; i++)
-        if (strcmp(arch_table[i]->name, name) == 0)
-            return arch_table[i];
-    return NULL;
-}
-
-kern_mem model_block_at(kern_mem block, int32_t i) {
-    return kern_at(block, (size_t)i * sizeof(int32_t));
-}
-
-kern_mem model_layer_pages(const model_rank *r, int32_t layer) {
-    return kern_at(r->kv, (size_t)layer * attn_page_bytes(&r->attn));
-}
-
-void model_topo(const load_config *cfg, const kern_profile *p, topo_model *out) {
-    *out = (topo_model){.n_head = cfg->n_head,
-                        .n_kv_head = cfg->n_kv_head,
-                        .head_dim = cfg->head_dim,
-                        .ffn = cfg->ffn,
-                        .hidden = cfg->hidden,
-                        .n_vocab = cfg->n_vocab,
-                        .kv_shards = p->kv_shards,
-                        .panel = p->panel,
-                        .leaf_multiple = p->leaf_multiple};
-    out->leaves_o =
-        topo_leaves(cfg->n_kv_head, cfg->n_head * cfg->head_dim, p->max_leaves, p->leaf_multiple);
-    out->leaves_down = topo_leaves(cfg->n_kv_head, cfg->ffn, p->max_leaves, p->leaf_multiple);
-}
-
-weft_status model_weights_open(const load_model *file, const kern_table *k, int32_t max_len,
-                               model_weights **out, weft_error *err) {
-    const load_config *cfg = load_get_config(file);
-    const model_arch *arch = arch_find(cfg->architecture);
-    if (!arch)
-        return error_set(err, WEFT_ERR_FILE,
-                         "general.architecture \"%s\" has no layer program in weft",
-                         cfg->architecture);
-    model_weights *w = calloc(1, sizeof *w);
-    if (!w)
-        return error_set(err, WEFT_ERR_MEMORY, "no memory for the model's table");
-    topo_model t;
-    model_topo(cfg, &k->profile, &t);
-    *w = (model_weights){.arch = arch,
-                         .k = k,
-                         .file = file,
-                         .cfg = cfg,
-                         .max_len = max_len,
-                         .leaves_o = t.leaves_o,
-                         .leaves_down = t.leaves_down};
-    kern_memory_add(&w->memory, "RoPE table",
-                    (size_t)max_len * (size_t)cfg->rope_dim * sizeof(float), &w->rope);
-    weft_status s = arch->weights_open(w, err);
-    if (s != WEFT_OK) {
-        kern_memory_release(&w->memory, k); /* the list of buffers */
-        free(w);
-        return s;
-    }
-    *out = w;
-    return WEFT_OK;
+static weft_status no_memory(weft_error *err) {
+    return error_set(err, WEFT_ERR_MEMORY, "no memory for the weights' table");
 }
 
 static void item_add(model_weights *w, model_item item) {
@@ -84,75 +27,229 @@ static void item_add(model_weights *w, model_item item) {
     w->item[w->n_item++] = item;
 }
 
-void model_weight_add(model_weights *w, const load_tensor *from, kern_weight *to) {
-    *to = (kern_weight){.type = (dtype)from->ggml_type,
-                        .n_out = (int32_t)from->dim[1],
-                        .n_in = (int32_t)from->dim[0]};
-    kern_memory_add(&w->memory, from->name, w->k->packed_bytes(to->type, to->n_out, to->n_in),
-                    &to->data);
-    item_add(w, (model_item){from, to, NULL});
+/* A stack is packed matrix after matrix, each by itself: panels do not reach over. */
+static void weight_add(model_weights *w, const model_matrix *from, kern_weight *to) {
+    if (from->t == NULL)
+        return;
+    *to =
+        (kern_weight){.type = (dtype)from->t->ggml_type, .n_out = from->n_out, .n_in = from->n_in};
+    size_t one = w->k->packed_bytes(to->type, to->n_out, to->n_in);
+    kern_memory_add(&w->memory, from->t->name, one * (size_t)from->n_stack, &to->data);
+    for (int32_t e = 0; e < from->n_stack; e++)
+        item_add(w, (model_item){.from = from, .e = e, .weight = to, .byte = (size_t)e * one});
 }
 
-void model_vector_add(model_weights *w, const load_tensor *from, kern_mem *to) {
-    kern_memory_add(&w->memory, from->name, from->bytes, to);
-    item_add(w, (model_item){from, NULL, to});
+static void vector_add(model_weights *w, const model_matrix *from, kern_mem *to) {
+    if (from->t == NULL)
+        return;
+    kern_memory_add(&w->memory, from->t->name, (size_t)from->n_out * sizeof(float), to);
+    item_add(w, (model_item){.from = from, .vector = to});
 }
 
-/* Rows of a tensor that one claim packs: a multiple of every table's panel. */
-enum { PACK_ROWS = 512 };
+/* Index of the leaves of a row-parallel layer with k inputs; -1 for none. */
+static int32_t leaves_of(model_weights *w, const kern_weight *row_parallel) {
+    const model_layer *l = &w->desc->layer[0];
+    int32_t k = row_parallel->n_in;
+    if (k == 0)
+        return -1;
+    for (int32_t i = 0; i < w->n_leaves; i++)
+        if (w->leaves[i].k == k)
+            return i;
+    const kern_profile *p = &w->k->profile;
+    w->leaves[w->n_leaves] =
+        (model_leaves){k, topo_leaves(l->n_kv_head, k, p->max_leaves, p->leaf_multiple)};
+    return w->n_leaves++;
+}
+
+static void layer_add(model_weights *w, int32_t i) {
+    const model_layer *l = &w->desc->layer[i];
+    model_layer_weights *to = &w->layer[i];
+    for (int32_t role = 0; role < MODEL_N_ROLE; role++)
+        if (role < MODEL_N_MATRIX)
+            weight_add(w, &l->m[role], &to->w[role]);
+        else
+            vector_add(w, &l->m[role], &to->v[role - MODEL_N_MATRIX]);
+    to->o = leaves_of(w, &to->w[MODEL_O]);
+    to->down = leaves_of(w, &to->w[MODEL_DOWN]);
+    to->expert_down = leaves_of(w, &to->w[MODEL_EXPERT_DOWN]);
+    to->shared_down = leaves_of(w, &to->w[MODEL_SHARED_DOWN]);
+}
+
+weft_status model_weights_open(const model_desc *d, const kern_table *k, int32_t max_len,
+                               model_weights **out, weft_error *err) {
+    model_weights *w = calloc(1, sizeof *w);
+    if (!w)
+        return no_memory(err);
+    *w = (model_weights){.desc = d, .k = k, .max_len = max_len};
+    w->layer = calloc((size_t)d->config.n_layer, sizeof *w->layer);
+    if (!w->layer) {
+        free(w);
+        return no_memory(err);
+    }
+    for (int32_t i = 0; i < d->config.n_rope; i++)
+        kern_memory_add(&w->memory, "RoPE table",
+                        (size_t)max_len * (size_t)d->config.rope[i].n_pair * 2 * sizeof(float),
+                        &w->rope[i]);
+    for (int32_t i = 0; i < d->config.n_layer; i++)
+        layer_add(w, i);
+    weight_add(w, &d->head, &w->head);
+    vector_add(w, &d->output_norm, &w->output_norm);
+    weight_add(w, &d->ple_project, &w->ple_project);
+    vector_add(w, &d->ple_norm, &w->ple_norm);
+    *out = w;
+    return WEFT_OK;
+}
+
+void model_weights_close(model_weights *w) {
+    if (!w)
+        return;
+    kern_memory_release(&w->memory, w->k);
+    free(w->layer);
+    free(w->item);
+    free(w);
+}
+
+/* ---- packing ---- */
+
+/* Rows of a matrix that one claim packs: a multiple of every table's panel. */
+enum { PACK_ROWS = 256 };
 
 typedef struct pack_job {
     model_weights *w;
     team *threads;
     int32_t n_claim;
     int32_t *first; /* [n_item + 1] first claim of each item */
+    uint8_t *rows;  /* [threads][rows_bytes]: rows in the program's order */
+    size_t rows_bytes;
     void (*progress)(void *, double);
     void *user;
     atomic_int done;
 } pack_job;
 
+/* Rows lie one behind the other in the file as the program wants them. */
+static bool in_order(const model_matrix *m) {
+    return !m->transposed && m->pair_dim == 0 && m->step == 1 &&
+           (m->group == m->n_out || m->group == m->group_stride);
+}
+
+static size_t row_bytes(const model_matrix *m) {
+    return dtype_bytes(dtype_find(m->t->ggml_type), m->n_in);
+}
+
+/* Values keep their type and bits; only their places change. */
+static void gather_transposed(const model_item *i, int32_t row0, int32_t n, uint8_t *out) {
+    const model_matrix *m = i->from;
+    const load_tensor *t = model_matrix_tensor(m, i->e);
+    size_t elem = t->ggml_type == DTYPE_F32 ? 4 : 2;
+    for (int32_t r = row0; r < row0 + n; r++)
+        for (int32_t k = 0; k < m->n_in; k++, out += elem)
+            memcpy(out, (const uint8_t *)t->data + (size_t)model_matrix_at(m, i->e, r, k) * elem,
+                   elem);
+}
+
+/* Rows [row0, row0 + n) in the program's order: where they lie, or in the buffer. */
+static const void *rows_of(const model_item *i, int32_t row0, int32_t n, uint8_t *buffer) {
+    const model_matrix *m = i->from;
+    const uint8_t *data = model_matrix_tensor(m, i->e)->data;
+    size_t bytes = row_bytes(m);
+    if (in_order(m))
+        return data + (size_t)model_matrix_row(m, i->e, row0) * bytes;
+    if (m->transposed)
+        gather_transposed(i, row0, n, buffer);
+    else
+        for (int32_t r = 0; r < n; r++)
+            memcpy(buffer + (size_t)r * bytes,
+                   data + (size_t)model_matrix_row(m, i->e, row0 + r) * bytes, bytes);
+    return buffer;
+}
+
+/* As a matrix of its own that begins at these panels. */
+static void pack_rows(const pack_job *j, const model_item *i, int32_t row0, uint8_t *buffer) {
+    const kern_table *k = j->w->k;
+    kern_weight part = *i->weight;
+    int32_t left = part.n_out - row0, n = left < PACK_ROWS ? left : PACK_ROWS;
+    part.data = kern_at(part.data, i->byte + k->packed_bytes(part.type, row0, part.n_in));
+    part.n_out = n;
+    k->pack(rows_of(i, row0, n, buffer), 0, n, &part);
+}
+
+/* In parts of the buffer's size. */
+static void upload_vector(const pack_job *j, const model_item *i, uint8_t *buffer) {
+    int32_t most = PACK_ROWS;
+    for (int32_t r = 0; r < i->from->n_out; r += most) {
+        int32_t left = i->from->n_out - r, n = left < most ? left : most;
+        model_matrix_read(i->from, 0, r, n, (float *)(void *)buffer);
+        j->w->k->upload(NULL, kern_at(*i->vector, (size_t)r * sizeof(float)), buffer,
+                        (size_t)n * sizeof(float));
+    }
+}
+
 static void pack_thread(void *arg, int32_t thread, int32_t n_thread) {
     pack_job *j = arg;
     (void)n_thread;
+    uint8_t *buffer = j->rows + (size_t)thread * j->rows_bytes;
     int32_t i = 0;
     for (int32_t c; (c = team_claim(j->threads, j->n_claim)) >= 0;) {
         while (c >= j->first[i + 1]) /* claims ascend on one thread */
             i++;
         const model_item *item = &j->w->item[i];
-        if (item->vector) {
-            j->w->k->upload(NULL, *item->vector, item->from->data, item->from->bytes);
-        } else {
-            int32_t row0 = (c - j->first[i]) * PACK_ROWS, left = item->weight->n_out - row0;
-            j->w->k->pack(item->from->data, row0, left < PACK_ROWS ? left : PACK_ROWS,
-                          item->weight);
-        }
+        if (item->vector)
+            upload_vector(j, item, buffer);
+        else
+            pack_rows(j, item, (c - j->first[i]) * PACK_ROWS, buffer);
         int32_t done = atomic_fetch_add(&j->done, 1) + 1;
         if (thread == 0 && j->progress)
             j->progress(j->user, (double)done / j->n_claim);
     }
 }
 
-static void rope_fill(model_weights *w, float *rows, int32_t n_row) {
-    size_t row = (size_t)w->cfg->rope_dim * sizeof *rows;
+static void rope_fill(model_weights *w, int32_t at, float *rows, int32_t n_row) {
+    const model_rope *rope = &w->desc->config.rope[at];
+    size_t row = (size_t)rope->n_pair * 2 * sizeof *rows;
     for (int32_t p = 0; p < w->max_len; p += n_row) {
         int32_t n = w->max_len - p < n_row ? w->max_len - p : n_row;
-        kern_rope_table(w->cfg->rope_base, w->cfg->rope_dim, p, n, rows);
-        w->k->upload(NULL, kern_at(w->rope, (size_t)p * row), rows, (size_t)n * row);
+        kern_rope_table(rope->freq, rope->n_pair, rope->scale, p, n, rows);
+        w->k->upload(NULL, kern_at(w->rope[at], (size_t)p * row), rows, (size_t)n * row);
     }
+}
+
+enum { ROPE_ROWS = 64 };
+
+/* What a thread needs at most: gathered rows, or a part of a RoPE table. */
+static size_t buffer_bytes(const model_weights *w) {
+    size_t most = PACK_ROWS * sizeof(float);
+    for (int32_t i = 0; i < w->n_item; i++) {
+        const model_item *item = &w->item[i];
+        size_t n = item->vector || in_order(item->from) ? 0 : PACK_ROWS * row_bytes(item->from);
+        most = n > most ? n : most;
+    }
+    for (int32_t i = 0; i < w->desc->config.n_rope; i++) {
+        size_t n = ROPE_ROWS * (size_t)w->desc->config.rope[i].n_pair * 2 * sizeof(float);
+        most = n > most ? n : most;
+    }
+    return (most + 63) / 64 * 64;
+}
+
+static void pack_run(pack_job *j) {
+    uint32_t clients = team_float_mode_save();
+    team_run(j->threads, pack_thread, j);
+    team_set_float_mode(); /* progress is the client's code */
+    for (int32_t i = 0; i < j->w->desc->config.n_rope; i++)
+        rope_fill(j->w, i, (float *)(void *)j->rows, ROPE_ROWS);
+    team_float_mode_restore(clients);
 }
 
 weft_status model_weights_pack(model_weights *w, int32_t n_thread,
                                void (*progress)(void *user, double done), void *user,
                                weft_error *err) {
-    enum { ROPE_ROWS = 256 };
     weft_status s = kern_memory_commit(&w->memory, w->k, err);
     if (s != WEFT_OK)
         return s;
-    pack_job job = {.w = w, .progress = progress, .user = user};
+    pack_job job = {.w = w, .progress = progress, .user = user, .rows_bytes = buffer_bytes(w)};
     job.first = malloc((size_t)(w->n_item + 1) * sizeof *job.first);
-    float *rope = malloc((size_t)ROPE_ROWS * (size_t)w->cfg->rope_dim * sizeof *rope);
-    if (!job.first || !rope) {
-        s = error_set(err, WEFT_ERR_MEMORY, "no memory to pack %d tensors", w->n_item);
+    job.rows = malloc((size_t)n_thread * job.rows_bytes);
+    if (!job.first || !job.rows) {
+        s = error_set(err, WEFT_ERR_MEMORY, "no memory to pack %d matrices", w->n_item);
         goto undo_lists;
     }
     s = team_open(n_thread, &job.threads, err);
@@ -164,59 +261,97 @@ weft_status model_weights_pack(model_weights *w, int32_t n_thread,
         job.first[i + 1] = job.first[i] + (to ? (to->n_out + PACK_ROWS - 1) / PACK_ROWS : 1);
     }
     job.n_claim = job.first[w->n_item];
-    uint32_t clients = team_float_mode_save();
-    team_run(job.threads, pack_thread, &job);
-    team_set_float_mode(); /* progress is the client's code */
-    rope_fill(w, rope, ROPE_ROWS);
-    team_float_mode_restore(clients);
+    pack_run(&job);
     team_close(job.threads);
-    load_forget_pages(w->file);
+    load_forget_pages(w->desc->file);
 undo_lists:
-    free(rope);
+    free(job.rows);
     free(job.first);
     return s;
 }
 
-void model_weights_close(model_weights *w) {
-    if (!w)
-        return;
-    w->arch->weights_close(w);
-    kern_memory_release(&w->memory, w->k);
-    free(w->item);
-    free(w);
+/* ---- facts for others ---- */
+
+static void add_once(int32_t *list, int32_t n) {
+    int32_t i = 0;
+    while (i < TOPO_MAX_MORE && list[i] != 0 && list[i] != n)
+        i++;
+    if (n > 0 && i < TOPO_MAX_MORE)
+        list[i] = n;
 }
 
-weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, kern_memory *plan,
-                            model_rank **out, weft_error *err) {
-    model_rank *r = calloc(1, sizeof *r);
-    if (!r)
-        return error_set(err, WEFT_ERR_MEMORY, "no memory for a rank's table");
-    *r = (model_rank){.w = w,
-                      .k = w->k,
-                      .dev = s->dev,
-                      .comm = s->comm,
-                      .topo = s->topo,
-                      .kv_pages = s->kv_pages,
-                      .tok_cap = batch_tok_cap(s->builder)};
-    attn_rank_init(&r->attn, w->k, s->dev, s->comm, s->topo, s->kv_type, w->cfg->head_dim,
-                   s->builder, s->round_pages, s->fault, plan);
-    r->attn.page_stride = (size_t)w->cfg->n_layer * attn_page_bytes(&r->attn);
-    kern_memory_add(plan, "KV cache", (size_t)s->kv_pages * r->attn.page_stride, &r->kv);
-    kern_memory_add(plan, "logits",
-                    (size_t)MODEL_LOGIT_CHUNK * (size_t)w->cfg->n_vocab * sizeof(float),
-                    &r->logits);
-    weft_status st = w->arch->rank_open(r, plan, err);
-    if (st != WEFT_OK) {
-        free(r);
-        return st;
+/* MLA: what a rank has of the heads' outputs; its own rows of q are cut by kinds. */
+static void topo_mla(const model_desc *d, const kern_profile *p, topo_model *out) {
+    const model_mla *m = &d->config.mla;
+    int32_t n = out->n_head;
+    out->head_dim = p->panel; /* the latent head is not cut */
+    add_once(out->width_more, n * m->nope);
+    add_once(out->width_more, n * m->rope);
+    add_once(out->width_more, n * m->value);
+    add_once(out->width_more, n * m->latent);
+}
+
+void model_topo(const model_desc *d, const kern_profile *p, topo_model *out) {
+    const model_config *c = &d->config;
+    const model_layer *first = &d->layer[0];
+    *out = (topo_model){.n_head = first->n_head,
+                        .n_kv_head = first->n_kv_head,
+                        .head_dim = first->head_dim,
+                        .ffn = c->ffn,
+                        .hidden = c->hidden,
+                        .n_vocab = c->n_vocab,
+                        .kv_shards = p->kv_shards,
+                        .panel = p->panel,
+                        .leaf_multiple = p->leaf_multiple};
+    if (first->latent)
+        topo_mla(d, p, out);
+    out->leaves_o =
+        topo_leaves(first->n_kv_head, first->m[MODEL_O].n_in, p->max_leaves, p->leaf_multiple);
+    out->leaves_down = topo_leaves(first->n_kv_head, c->ffn, p->max_leaves, p->leaf_multiple);
+    for (int32_t i = 0; i < c->n_layer; i++) {
+        const model_layer *l = &d->layer[i];
+        static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_EXPERT_DOWN,
+                                          MODEL_SHARED_DOWN};
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+            int32_t n_in = l->m[rows[k]].n_in;
+            if (n_in > 0 && n_in != first->m[MODEL_O].n_in && n_in != c->ffn)
+                add_once(out->leaves_more,
+                         topo_leaves(first->n_kv_head, n_in, p->max_leaves, p->leaf_multiple));
+            if (n_in > 0 && n_in != c->ffn && rows[k] != MODEL_O)
+                add_once(out->width_more, n_in);
+        }
+        if (!l->latent && l->head_dim != first->head_dim)
+            add_once(out->width_more, l->n_kv_head * l->head_dim);
     }
-    *out = r;
-    return WEFT_OK;
 }
 
-void model_rank_close(model_rank *r) {
-    if (!r)
-        return;
-    r->w->arch->rank_close(r);
-    free(r);
+size_t model_kv_token_bytes(const model_desc *d, int32_t heads, kern_kv_type type) {
+    size_t n = 0;
+    for (int32_t i = 0; i < d->config.n_layer; i++) {
+        const model_layer *l = &d->layer[i];
+        if (l->kv_from == i)
+            n += (size_t)heads * (size_t)(l->head_dim + l->value_dim);
+    }
+    return n * kern_kv_elem(type);
+}
+
+static int32_t max32(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
+
+kern_limits model_limits(const model_desc *d, int32_t tp, int32_t max_rows) {
+    const model_config *c = &d->config;
+    kern_limits out = {.max_rows = max_rows, .max_in = max32(c->hidden, c->mla.q_latent)};
+    out.max_in = max32(out.max_in, c->ple);
+    for (int32_t i = 0; i < c->n_layer; i++) {
+        const model_layer *l = &d->layer[i];
+        static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_EXPERT_DOWN,
+                                          MODEL_SHARED_DOWN};
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+            out.max_in = max32(out.max_in, l->m[rows[k]].n_in);
+        out.max_in = max32(out.max_in, l->n_head / tp * l->value_dim);
+        out.max_head_dim = max32(out.max_head_dim, max32(l->head_dim, l->value_dim));
+        out.max_group = max32(out.max_group, l->n_head / l->n_kv_head);
+    }
+    return out;
 }

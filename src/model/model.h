@@ -1,4 +1,5 @@
-/* Models as layer programs: one file per architecture, found by name in a table.
+/* Models as layer programs: a description (desc.h) says what the model is, a file per architecture
+ * has its program.
  *
  * A model_weights is the process's packed weights (never per rank); a model_rank is what one rank
  * needs to run the program. A program is made of the kern operations and attn_layer; it never looks
@@ -7,33 +8,60 @@
 #define WEFT_MODEL_MODEL_H
 
 #include "attn/attn.h"
-#include "load/load.h"
+#include "model/desc.h"
 
 typedef struct model_arch model_arch;
 
 /* Logits rows that go through the head at a time. */
 enum { MODEL_LOGIT_CHUNK = 32 };
 
-/* One tensor of the file and where it goes: packed into a weight, or as it is into a vector. */
+/* What is packed: matrix e of `from` to `byte` bytes into the weight, or the values as f32 to a vector. */
 typedef struct model_item {
-    const load_tensor *from;
-    kern_weight *weight; /* NULL: a vector */
-    kern_mem *vector;
+    const model_matrix *from;
+    int32_t e;
+    const kern_weight *weight; /* NULL: a vector */
+    size_t byte;
+    const kern_mem *vector;
 } model_item;
 
+/* A row-parallel layer: K inputs in `leaves` leaves (N2). Layers of equal K share one. */
+typedef struct model_leaves {
+    int32_t k, leaves;
+} model_leaves;
+enum { MODEL_MAX_LEAVES = 4 };
+
+typedef struct model_layer_weights {
+    kern_weight w[MODEL_N_MATRIX];
+    kern_mem v[MODEL_N_ROLE - MODEL_N_MATRIX]; /* f32; 0 where the model has none */
+    int32_t o, down, expert_down, shared_down; /* their model_leaves; -1: none */
+} model_layer_weights;
+
 typedef struct model_weights {
-    const model_arch *arch;
+    const model_desc *desc; /* borrowed */
     const kern_table *k;
-    const load_model *file; /* borrowed */
-    const load_config *cfg;
-    int32_t leaves_o, leaves_down; /* L of the row-parallel layers (N2) */
     int32_t max_len;
-    kern_memory memory; /* packed weights, norms, RoPE table */
-    kern_mem rope;
+    kern_memory memory; /* packed weights, vectors, RoPE tables */
+    kern_mem rope[MODEL_MAX_ROPE];
+    int32_t n_leaves;
+    model_leaves leaves[MODEL_MAX_LEAVES];
+    model_layer_weights *layer; /* [n_layer] */
+    kern_weight head, ple_project;
+    kern_mem output_norm, ple_norm;
     model_item *item; /* [n_item] what to pack */
     int32_t n_item, item_cap;
-    void *body; /* the architecture's own weights */
 } model_weights;
+
+static inline kern_mem model_vector(const model_layer_weights *l, model_role role) {
+    return l->v[role - MODEL_N_MATRIX];
+}
+
+/* A row-parallel layer on one rank: own part of the tree, where the TP members' nodes lie, and the
+ * rest of the tree. */
+typedef struct model_reduce {
+    int32_t in0, n_in, leaf_in;
+    tree_prog cover, finish;
+    int32_t n_emit[TOPO_MAX_WORLD];
+} model_reduce;
 
 typedef struct model_rank {
     const model_weights *w;
@@ -43,39 +71,48 @@ typedef struct model_rank {
     const topo *topo;
     int32_t kv_pages, tok_cap;
     attn_rank attn;
-    kern_mem kv; /* [n_layer][kv_pages] pages */
+    kern_mem kv;     /* [kv_pages][layers that have a cache] */
+    size_t *page_at; /* [n_layer] bytes from a page's start to the cache that the layer reads */
     kern_mem
         logits; /* f32, gathered over TP: member after member, [MODEL_LOGIT_CHUNK][its slice] */
-    void *body; /* the architecture's own buffers and trees */
+    model_reduce reduce[MODEL_MAX_LEAVES]; /* as w->leaves */
+
+    kern_mem x;     /* f32 [tok_cap][hidden] residual */
+    kern_mem qkv;   /* f32 rows of projections, [tok_cap][widest] */
+    kern_mem nodes; /* leaf nodes of all TP members */
+    kern_act hidden, heads, inner,
+        rows; /* normed rows; attention's output; MLP's; picked for the head */
+    /* MLA */
+    kern_act q_latent, nope, values; /* q_a's output; nope parts; attention's output over latents */
+    kern_mem absorbed;               /* f32 [tok_cap][heads][latent] */
+    /* experts */
+    kern_mem router, expert, weight, order,
+        moe;         /* logits; slots; their weights; scratch; the sum */
+    kern_act sorted; /* the normed rows, by expert */
+    kern_act slots;  /* [tok_cap * n_used] rows of the experts' inner width */
+    /* per-layer inputs */
+    kern_mem ple, ple_part; /* f32 [tok_cap][n_layer * ple]; projections */
+    kern_act ple_gate;      /* [tok_cap] rows of ple */
+    kern_act residual;      /* x as an activation */
 } model_rank;
 
-struct model_arch {
-    const char *name;
-    weft_status (*weights_open)(model_weights *w,
-                                weft_error *err); /* fills body, lists its tensors */
-    void (*weights_close)(model_weights *w);
-    weft_status (*rank_open)(model_rank *r, kern_memory *plan, weft_error *err); /* fills body */
-    void (*rank_close)(model_rank *r);
-    /* All layers and the final norm of the step's tokens. */
-    weft_status (*forward)(model_rank *r, const batch_local *b, kern_mem block);
-    /* Logits rows [first, first + n) of the batch's list, n <= MODEL_LOGIT_CHUNK, gathered over TP;
-     * the ranks of a TP group call together. host: f32 [n][n_vocab], or NULL on ranks that do not
-     * sample. */
-    weft_status (*logits)(model_rank *r, const batch_local *b, kern_mem block, int32_t first,
-                          int32_t n, float *host);
-    /* For a planted fault: swaps two leaves of the attention output's tree. */
-    void (*swap_leaves)(model_rank *r);
-};
+/* What a layer gets: this rank's rows of the step, and the uploaded step block. */
+typedef struct model_step {
+    const batch_local *b;
+    kern_mem block;
+} model_step;
 
-extern const model_arch model_llama;
-
-/* Facts for topo_check, from the config and the table's profile alone. */
-void model_topo(const load_config *cfg, const kern_profile *p, topo_model *out);
+/* Facts for topo_check, from the description and the table's profile alone. */
+void model_topo(const model_desc *d, const kern_profile *p, topo_model *out);
+/* Bytes of one token's K and V of all layers, `heads` KV heads on the rank. */
+size_t model_kv_token_bytes(const model_desc *d, int32_t heads, kern_kv_type type);
+/* Widest row that a kernel meets on one rank of tp, and the largest head. */
+kern_limits model_limits(const model_desc *d, int32_t tp, int32_t max_rows);
 
 /* Plans the weights of a model (nothing is packed, nothing allocated for them yet). */
-weft_status model_weights_open(const load_model *file, const kern_table *k, int32_t max_len,
+weft_status model_weights_open(const model_desc *d, const kern_table *k, int32_t max_len,
                                model_weights **out, weft_error *err);
-/* Takes the memory and packs, on n_thread threads, each tensor once. progress (may be NULL) is
+/* Takes the memory and packs, on n_thread threads, each matrix once. progress (may be NULL) is
  * called with the share done, 0..1, from this thread. */
 weft_status model_weights_pack(model_weights *w, int32_t n_thread,
                                void (*progress)(void *user, double done), void *user,
@@ -96,13 +133,12 @@ weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, k
                             model_rank **out, weft_error *err);
 void model_rank_close(model_rank *r);
 
-/* Shared by layer programs. Listing a tensor plans its memory; packing fills it. `to` must stay
- * where it is. */
-void model_weight_add(model_weights *w, const load_tensor *from, kern_weight *to);
-void model_vector_add(model_weights *w, const load_tensor *from, kern_mem *to);
-/* Address of element i of the uploaded step block. */
-kern_mem model_block_at(kern_mem block, int32_t i);
-/* This layer's page 0. The cache is [page][layer], so that a short context touches little memory. */
-kern_mem model_layer_pages(const model_rank *r, int32_t layer);
+/* All layers and the final norm of the step's tokens. */
+weft_status model_forward(model_rank *r, const model_step *s);
+/* Logits rows [first, first + n) of the batch's list, n <= MODEL_LOGIT_CHUNK, gathered over TP; the
+ * ranks of a TP group call together. host: f32 [n][n_vocab], or NULL on ranks that do not sample. */
+weft_status model_logits(model_rank *r, const model_step *s, int32_t first, int32_t n, float *host);
+/* For a planted fault: swaps two leaves of a row-parallel layer's tree. */
+void model_swap_leaves(model_rank *r);
 
 #endif

@@ -1,4 +1,4 @@
-#include "tensor/dtype.h"
+#include "tensor/block.h"
 
 /* Every type number of the GGUF format, by number. A hole (name NULL) is a number that was removed
  * (4, 5: Q4_2, Q4_3; 31..33, 36..38: repacked layouts that no file may carry). */
@@ -20,9 +20,14 @@ static const struct {
 };
 
 static const dtype_info infos[] = {
-    [DTYPE_F32] = {"F32", 1, 4, false},    [DTYPE_F16] = {"F16", 1, 2, false},
-    [DTYPE_Q4_0] = {"Q4_0", 32, 18, true}, [DTYPE_Q4_1] = {"Q4_1", 32, 20, true},
-    [DTYPE_Q8_0] = {"Q8_0", 32, 34, true}, [DTYPE_BF16] = {"BF16", 1, 2, false},
+    [DTYPE_F32] = {"F32", 1, 4, false},        [DTYPE_F16] = {"F16", 1, 2, false},
+    [DTYPE_Q4_0] = {"Q4_0", 32, 18, true},     [DTYPE_Q4_1] = {"Q4_1", 32, 20, true},
+    [DTYPE_Q5_0] = {"Q5_0", 32, 22, true},     [DTYPE_Q5_1] = {"Q5_1", 32, 24, true},
+    [DTYPE_Q8_0] = {"Q8_0", 32, 34, true},     [DTYPE_Q2_K] = {"Q2_K", 256, 84, true},
+    [DTYPE_Q3_K] = {"Q3_K", 256, 110, true},   [DTYPE_Q4_K] = {"Q4_K", 256, 144, true},
+    [DTYPE_Q5_K] = {"Q5_K", 256, 176, true},   [DTYPE_Q6_K] = {"Q6_K", 256, 210, true},
+    [DTYPE_IQ4_NL] = {"IQ4_NL", 32, 18, true}, [DTYPE_IQ4_XS] = {"IQ4_XS", 256, 136, true},
+    [DTYPE_BF16] = {"BF16", 1, 2, false},      [DTYPE_MXFP4] = {"MXFP4", 32, 17, true},
 };
 
 const dtype_info *dtype_find(uint32_t ggml_type) {
@@ -113,34 +118,21 @@ static uint16_t load_u16(const uint8_t *p) {
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
-static void q4_0_to_f32(const uint8_t *src, int64_t n_block, float *dst) {
-    for (int64_t b = 0; b < n_block; b++, src += 18, dst += 32) {
-        float d = f16_to_f32(load_u16(src));
-        for (int32_t i = 0; i < 16; i++) {
-            int32_t two = src[2 + i];
-            dst[i] = d * (float)((two & 15) - 8);
-            dst[16 + i] = d * (float)((two >> 4) - 8);
-        }
-    }
-}
-
-static void q4_1_to_f32(const uint8_t *src, int64_t n_block, float *dst) {
-    for (int64_t b = 0; b < n_block; b++, src += 20, dst += 32) {
-        float d = f16_to_f32(load_u16(src));
-        float m = f16_to_f32(load_u16(src + 2));
-        for (int32_t i = 0; i < 16; i++) {
-            int32_t two = src[4 + i];
-            dst[i] = d * (float)(two & 15) + m;
-            dst[16 + i] = d * (float)(two >> 4) + m;
-        }
-    }
-}
-
-static void q8_0_to_f32(const uint8_t *src, int64_t n_block, float *dst) {
-    for (int64_t b = 0; b < n_block; b++, src += 34, dst += 32) {
-        float d = f16_to_f32(load_u16(src));
-        for (int32_t i = 0; i < 32; i++) {
-            dst[i] = d * (float)(int8_t)src[2 + i];
+static void quantised_to_f32(dtype type, const uint8_t *row, int64_t n, float *dst) {
+    const block_form *f = &block_forms[type];
+    bool has_minimum = f->scaling == BLOCK_D_M || f->scaling == BLOCK_D_SC_MN;
+    for (int64_t i = 0; i < n; i += 16) {
+        int32_t half = (int32_t)(i / 16 % 2);
+        block_part p;
+        float scale, minimum;
+        block_read(type, row, i / BLOCK_PART, &p);
+        block_scale(type, &p, half, &scale, &minimum);
+        for (int32_t k = 0; k < 16; k++) {
+            uint32_t code = (p.quad[4 * half + k / 4] >> 8 * (k % 4)) & 255;
+            int32_t level =
+                f->table == BLOCK_NO_TABLE ? (int32_t)code : block_tables[f->table][code];
+            float value = scale * (float)(level - f->offset);
+            dst[i + k] = has_minimum ? value + minimum : value;
         }
     }
 }
@@ -161,14 +153,7 @@ void dtype_to_f32(dtype t, const void *src, int64_t n, float *dst) {
             dst[i] = bf16_to_f32(load_u16(p + 2 * i));
         }
         break;
-    case DTYPE_Q4_0:
-        q4_0_to_f32(p, n / 32, dst);
-        break;
-    case DTYPE_Q4_1:
-        q4_1_to_f32(p, n / 32, dst);
-        break;
-    case DTYPE_Q8_0:
-        q8_0_to_f32(p, n / 32, dst);
-        break;
+    default:
+        quantised_to_f32(t, p, n, dst);
     }
 }

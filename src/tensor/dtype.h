@@ -8,15 +8,25 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Values are GGUF's ggml type numbers, so that a file's type field converts by a range check. */
+/* Values are GGUF's ggml type numbers, so that a file's type field converts by a range check.
+ * tensor/block.h has the quantised formats. */
 typedef enum dtype {
     DTYPE_F32 = 0,
     DTYPE_F16 = 1,
-    DTYPE_Q4_0 = 2, /* 32 values: f16 d, 16 bytes; value = d * (nibble - 8); low nibbles are values
-                       0..15, high 16..31 */
-    DTYPE_Q4_1 = 3, /* 32 values: f16 d, f16 m, 16 bytes; value = d * nibble + m */
-    DTYPE_Q8_0 = 8, /* 32 values: f16 d, 32 int8; value = d * q */
+    DTYPE_Q4_0 = 2,
+    DTYPE_Q4_1 = 3,
+    DTYPE_Q5_0 = 6,
+    DTYPE_Q5_1 = 7,
+    DTYPE_Q8_0 = 8,
+    DTYPE_Q2_K = 10,
+    DTYPE_Q3_K = 11,
+    DTYPE_Q4_K = 12,
+    DTYPE_Q5_K = 13,
+    DTYPE_Q6_K = 14,
+    DTYPE_IQ4_NL = 20,
+    DTYPE_IQ4_XS = 23,
     DTYPE_BF16 = 30,
+    DTYPE_MXFP4 = 39,
 } dtype;
 
 typedef struct dtype_info {

@@ -167,13 +167,23 @@ static weft_status lead_with_bos(tok *t, const load_vocab *vocab, weft_error *er
     return WEFT_OK;
 }
 
+/* A folder without a tokeniser: tokens up to the last that ends an answer, none with a text. */
+static weft_status from_nothing(tok *t, const load_vocab *vocab, weft_error *err) {
+    t->n_token = vocab->bos + 1;
+    for (int32_t i = 0; i < vocab->n_eos; i++) {
+        t->n_token = vocab->eos_ids[i] >= t->n_token ? vocab->eos_ids[i] + 1 : t->n_token;
+    }
+    return tok_take_tokens(t, err);
+}
+
 weft_status tok_create(const load_vocab *vocab, tok **out, weft_error *err) {
     tok *t = calloc(1, sizeof *t);
     if (t == NULL) {
         return no_memory(err);
     }
     weft_status status = vocab->tokenizer_json.data != NULL ? tok_from_json(t, vocab, err)
-                                                            : tok_from_gguf(t, vocab, err);
+                         : vocab->model != NULL             ? tok_from_gguf(t, vocab, err)
+                                                            : from_nothing(t, vocab, err);
     if (status != WEFT_OK || (status = fill_sets(t, err)) != WEFT_OK ||
         (status = mark_ends(t, vocab, err)) != WEFT_OK ||
         (status = lead_with_bos(t, vocab, err)) != WEFT_OK ||
@@ -265,6 +275,9 @@ static void run_free(encode_run *run) {
 
 weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool special, int32_t **ids,
                        size_t *n, weft_error *err) {
+    if (!tok_has_text(t)) {
+        return error_set(err, WEFT_ERR_USAGE, "the model has no tokenizer.json: prompts are ids");
+    }
     if (bytes > MOST_TEXT_BYTES) {
         return error_set(err, WEFT_ERR_TOO_LONG, "the text has %zu bytes; at most %zu", bytes,
                          MOST_TEXT_BYTES);
@@ -344,6 +357,10 @@ const int32_t *tok_trail(const tok *t, size_t *n) {
 
 static bool in_vocab(const tok *t, int32_t id) {
     return id >= 0 && id < t->n_token;
+}
+
+bool tok_has_text(const tok *t) {
+    return t->bpe != NULL;
 }
 
 int32_t tok_vocab_size(const tok *t) {

@@ -15,6 +15,8 @@ weft_status tok_create(const load_vocab *vocab, tok **out, weft_error *err);
 void tok_destroy(tok *t); /* NULL is allowed */
 
 /* One more than the largest id. */
+/* False: the model came without a tokeniser. Then encoding is refused, and ids have no text. */
+bool tok_has_text(const tok *t);
 int32_t tok_vocab_size(const tok *t);
 
 /* Text (valid UTF-8, NUL allowed; WEFT_ERR_USAGE with the offset of the first bad byte otherwise)

@@ -30,8 +30,31 @@ static int32_t local_kv_heads(const topo_model *m, int32_t tp) {
 static bool cuts_panels(const topo_model *m, int32_t tp) {
     int32_t q = m->n_head / tp * m->head_dim;
     int32_t kv = local_kv_heads(m, tp) * m->head_dim;
+    for (int32_t i = 0; i < TOPO_MAX_MORE && m->width_more[i] > 0; i++) {
+        if (m->width_more[i] % (tp * m->panel) != 0) {
+            return true;
+        }
+    }
     return q % m->panel != 0 || kv % m->panel != 0 || m->ffn % tp != 0 ||
            m->ffn / tp % m->panel != 0;
+}
+
+static bool cuts_leaves(const topo_model *m, int32_t tp) {
+    for (int32_t i = 0; i < TOPO_MAX_MORE && m->leaves_more[i] > 0; i++) {
+        if (m->leaves_more[i] % tp != 0) {
+            return true;
+        }
+    }
+    return m->leaves_o % tp != 0 || m->leaves_down % tp != 0;
+}
+
+/* ", 4, 8": the numbers before the first 0. */
+static void more_text(const int32_t *more, char *out, size_t out_bytes) {
+    size_t n = 0;
+    out[0] = 0;
+    for (int32_t i = 0; i < TOPO_MAX_MORE && more[i] > 0 && n < out_bytes; i++) {
+        n += (size_t)snprintf(out + n, out_bytes - n, ", %d", more[i]);
+    }
 }
 
 /* The first rule that the sizes break, in the order of topo.h. */
@@ -48,7 +71,7 @@ static rule broken_rule(const topo_model *m, topo_sizes s) {
     if (m->n_kv_head % s.tp != 0 && s.tp % m->n_kv_head != 0) {
         return RULE_KV_HEADS;
     }
-    if (m->leaves_o % s.tp != 0 || m->leaves_down % s.tp != 0) {
+    if (cuts_leaves(m, s.tp)) {
         return RULE_LEAVES;
     }
     if (s.tp > 1 && cuts_panels(m, s.tp)) {
@@ -124,7 +147,7 @@ weft_status topo_check(const topo_model *m, topo_sizes s, weft_error *err) {
     if (broken == RULE_NONE) {
         return WEFT_OK;
     }
-    char why[320] = "";
+    char why[320] = "", more[80];
     switch (broken) {
     case RULE_NONE:
         break;
@@ -143,16 +166,18 @@ weft_status topo_check(const topo_model *m, topo_sizes s, weft_error *err) {
                  m->n_kv_head);
         break;
     case RULE_LEAVES:
+        more_text(m->leaves_more, more, sizeof more);
         snprintf(why, sizeof why,
                  "tp must divide the leaves of the row-parallel layers: attention output %d, "
-                 "MLP down %d",
-                 m->leaves_o, m->leaves_down);
+                 "MLP down %d%s",
+                 m->leaves_o, m->leaves_down, more);
         break;
     case RULE_PANEL:
+        more_text(m->width_more, more, sizeof more);
         snprintf(why, sizeof why,
                  "tp must cut the outputs into multiples of %d: query %d heads of %d, KV %d heads "
-                 "of %d, MLP %d",
-                 m->panel, m->n_head, m->head_dim, m->n_kv_head, m->head_dim, m->ffn);
+                 "of %d, MLP %d%s",
+                 m->panel, m->n_head, m->head_dim, m->n_kv_head, m->head_dim, m->ffn, more);
         break;
     case RULE_REPLICA:
         snprintf(why, sizeof why,

@@ -15,12 +15,15 @@
 #include "base/status.h"
 #include "comm/comm.h"
 
-enum { TOPO_MAX_WORLD = 64 };
+enum { TOPO_MAX_WORLD = 64, TOPO_MAX_MORE = 8 };
 
 /* What legality depends on; filled by the engine from the model and the profile. */
 typedef struct topo_model {
     int32_t n_head, n_kv_head, head_dim, ffn, hidden, n_vocab;
     int32_t leaves_o, leaves_down; /* L of the two row-parallel layers */
+    /* of models with more kinds of layers; 0: no more */
+    int32_t leaves_more[TOPO_MAX_MORE]; /* L of further row-parallel layers */
+    int32_t width_more[TOPO_MAX_MORE];  /* outputs of further column-parallel layers */
     int32_t kv_shards, panel, leaf_multiple;
 } topo_model;
 
@@ -31,8 +34,8 @@ typedef struct topo_sizes {
 /* WEFT_ERR_SETUP with the rule, the numbers and the nearest legal sizes; decided from these
  * integers alone. Rules, in order: each size >= 1; world <= TOPO_MAX_WORLD; tp divides n_head; tp
  * divides n_kv_head or n_kv_head divides tp; tp divides leaves_o and leaves_down (a rank's columns
- * are whole leaves); with tp > 1 local q, kv and ffn outputs are multiples of the panel; dcp
- * divides R; dcp <= kv_shards. */
+ * are whole leaves), and all of leaves_more; with tp > 1 local q, kv and ffn outputs, and those of
+ * width_more, are multiples of the panel; dcp divides R; dcp <= kv_shards. */
 weft_status topo_check(const topo_model *m, topo_sizes s, weft_error *err);
 /* Every legal size set with world <= max_world, ordered by world, then tp, pcp, dcp ascending.
  * Returns the count; writes at most cap. */

@@ -17,7 +17,7 @@ for file in F32 F16 BF16; do
     golden $file 'd["max_abs_diff"] < 0.1 and d["mean_abs_diff"] < 0.01' --kv-cache-dtype f16
 done
 # 8-bit activations on a model with wide random weights: only gross faults show
-for file in Q8_0 Q4_0 Q4_1; do
+for file in Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q4_K_M IQ4_NL IQ4_XS; do
     golden $file 'd["mean_abs_diff"] < 0.1 and d["max_abs_diff"] < 1'
 done
 

@@ -273,7 +273,7 @@ int32_t run_topologies(weft_model *m, int32_t max_world, topo_sizes *out, int32_
     engine_setup s;
     weft_error err = {0};
     weft_engine_params p = run_params(1, 1, 1);
-    assert_int_equal(engine_setup_make(m->file, &p, &s, &err), WEFT_OK);
+    assert_int_equal(engine_setup_make(m->desc, &p, &s, &err), WEFT_OK);
     int32_t n = topo_list(&s.model, max_world, out, cap);
     assert_in_range(n, 1, cap);
     return n;

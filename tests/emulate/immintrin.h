@@ -71,6 +71,9 @@ HALVES_SET(_mm512_set1_epi16, __m512i, short, _mm256_set1_epi16)
 #define _mm512_set1_epi32 emulated_set1_epi32
 HALVES_SET(_mm512_set1_epi32, __m512i, int, _mm256_set1_epi32)
 
+#define _mm512_broadcast_i32x4 emulated_broadcast_i32x4
+HALVES_SET(_mm512_broadcast_i32x4, __m512i, __m128i, _mm256_broadcastsi128_si256)
+
 #define _mm512_add_ps emulated_add_ps
 HALVES_2(_mm512_add_ps, __m512, __m512, _mm256_add_ps)
 #define _mm512_sub_ps emulated_sub_ps
@@ -98,8 +101,16 @@ HALVES_1(_mm512_moveldup_ps, __m512, __m512, _mm256_moveldup_ps)
 HALVES_2(_mm512_add_epi16, __m512i, __m512i, _mm256_add_epi16)
 #define _mm512_add_epi32 emulated_add_epi32
 HALVES_2(_mm512_add_epi32, __m512i, __m512i, _mm256_add_epi32)
+#define _mm512_sub_epi16 emulated_sub_epi16
+HALVES_2(_mm512_sub_epi16, __m512i, __m512i, _mm256_sub_epi16)
+#define _mm512_mullo_epi16 emulated_mullo_epi16
+HALVES_2(_mm512_mullo_epi16, __m512i, __m512i, _mm256_mullo_epi16)
+#define _mm512_sub_epi32 emulated_sub_epi32
+HALVES_2(_mm512_sub_epi32, __m512i, __m512i, _mm256_sub_epi32)
 #define _mm512_mullo_epi32 emulated_mullo_epi32
 HALVES_2(_mm512_mullo_epi32, __m512i, __m512i, _mm256_mullo_epi32)
+#define _mm512_max_epi32 emulated_max_epi32
+HALVES_2(_mm512_max_epi32, __m512i, __m512i, _mm256_max_epi32)
 #define _mm512_max_epu32 emulated_max_epu32
 HALVES_2(_mm512_max_epu32, __m512i, __m512i, _mm256_max_epu32)
 #define _mm512_madd_epi16 emulated_madd_epi16
@@ -110,6 +121,10 @@ HALVES_2(_mm512_maddubs_epi16, __m512i, __m512i, _mm256_maddubs_epi16)
 HALVES_2(_mm512_and_si512, __m512i, __m512i, _mm256_and_si256)
 #define _mm512_or_si512 emulated_or_si512
 HALVES_2(_mm512_or_si512, __m512i, __m512i, _mm256_or_si256)
+#define _mm512_shuffle_epi8 emulated_shuffle_epi8
+HALVES_2(_mm512_shuffle_epi8, __m512i, __m512i, _mm256_shuffle_epi8)
+#define _mm512_slli_epi16 emulated_slli_epi16
+HALVES_SHIFT(_mm512_slli_epi16, _mm256_slli_epi16)
 #define _mm512_slli_epi32 emulated_slli_epi32
 HALVES_SHIFT(_mm512_slli_epi32, _mm256_slli_epi32)
 #define _mm512_srli_epi32 emulated_srli_epi32
@@ -177,6 +192,11 @@ EMULATED __mmask16 _mm512_cmp_epi32_mask(__m512i a, __m512i b, int how) {
 EMULATED __m512 _mm512_cvtph_ps(__m256i a) {
     return (__m512){{_mm256_cvtph_ps(_mm256_castsi256_si128(a)),
                      _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1))}};
+}
+
+#define _mm512_cvtepi8_epi32 emulated_cvtepi8_epi32
+EMULATED __m512i _mm512_cvtepi8_epi32(__m128i a) {
+    return (__m512i){{_mm256_cvtepi8_epi32(a), _mm256_cvtepi8_epi32(_mm_unpackhi_epi64(a, a))}};
 }
 
 #define _mm512_cvtepi32_epi16 emulated_cvtepi32_epi16

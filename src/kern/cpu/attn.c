@@ -7,12 +7,14 @@
 #include <math.h>
 #include <stdatomic.h>
 
-/* ---- work items: (span, query block, KV head) ---- */
+/* ---- work items: (span, query block, KV head, heads of its group) ---- */
 
 /* Few items with a long context, one long request that decodes for instance, would leave threads
- * idle: then an item is one piece of the tree, and who finishes an item's last piece does the rest.
- * A piece's node, [row][head_dim + 2], waits in the scratch of some thread. */
+ * idle: then a large group of heads is cut further, or an item is one piece of the tree, and who
+ * finishes an item's last piece does the rest. A piece's node, [row][value_dim + 2], waits in the
+ * scratch of some thread. */
 enum {
+    SPLIT_HEADS = 16,    /* of an item: more may be cut */
     MOST_SPLIT = 64,     /* items that are cut */
     SPLIT_PAGES = 16,    /* of the longest item, at least */
     PIECES_A_THREAD = 4, /* wanted */
@@ -29,18 +31,22 @@ typedef struct fold_job {
     kern_dev *dev;
     const kern_attn_fold *p;
     int32_t group, block_tokens;
-    int32_t n_item, top_class;
-    int32_t most_rows, most_pages; /* of an item */
-    int32_t n_piece;               /* of an item; 1: the items are whole */
-    fold_cut *cut;                 /* holds something when they are not */
+    int32_t n_block, top_class;
+    int32_t most_tokens, most_pages; /* of a block */
+    int32_t n_part;                  /* of a group of heads */
+    int32_t n_item;                  /* n_block * KV heads * n_part */
+    int32_t n_piece;                 /* of an item; 1: the items are whole */
+    fold_cut *cut;                   /* holds something when they are not */
 } fold_job;
 
 /* Tokens [tok, tok + n_tok) of a span. Blocks are cut at multiples of block_tokens of the position,
  * so that a block has one diagonal page:
- *   block_tokens 16, pos 40, len 30: blocks of the positions 40..47, 48..63, 64..69 */
+ *   block_tokens 16, pos 40, len 30: blocks of the positions 40..47, 48..63, 64..69
+ * An item takes heads [head0, head0 + n_head) of a KV head's group. */
 typedef struct query_block {
     const kern_span *span;
     int32_t tok, n_tok;
+    int32_t kv_head, head0, n_head;
 } query_block;
 
 static const kern_span *span_at(const fold_job *j, int32_t i) {
@@ -62,11 +68,23 @@ static query_block block_at(const fold_job *j, const kern_span *s, int32_t i) {
     return (query_block){.span = s, .tok = from - s->pos, .n_tok = to - from};
 }
 
+/* First key that the query at `pos` sees. */
+static int32_t seen_from(const fold_job *j, const kern_span *s, int32_t pos) {
+    int32_t from = j->p->window > 0 ? pos - j->p->window + 1 : 0;
+    return from > s->first_key ? from : s->first_key;
+}
+
+/* Pages between the first key that a row of the block sees and the last; 0 when there are none. */
+static int32_t block_pages(const fold_job *j, const query_block *q) {
+    int32_t pos = q->span->pos + q->tok, last = pos + q->n_tok - 1;
+    int32_t first = seen_from(j, q->span, pos);
+    return last < first ? 0 : last / CPU_PAGE - first / CPU_PAGE + 1;
+}
+
 /* Items are claimed longest first; lengths are compared by their powers of two, which needs no
  * sorting: class c holds the items of 2^c .. 2^(c+1) - 1 row-pages. */
-static int32_t block_class(const query_block *q) {
-    int64_t keys = (int64_t)q->span->pos + q->tok + q->n_tok - q->span->first_key;
-    int64_t cost = (keys > 0 ? keys / CPU_PAGE + 1 : 1) * q->n_tok;
+static int32_t block_class(const fold_job *j, const query_block *q) {
+    int64_t cost = ((int64_t)block_pages(j, q) + 1) * q->n_tok;
     return 63 - __builtin_clzll((unsigned long long)cost);
 }
 
@@ -77,38 +95,56 @@ typedef struct item_walk {
     int32_t item; /* number of the first item of the block at this place */
 } item_walk;
 
-/* The block of item `want` >= w->item; its KV head is want - w->item. */
+/* Item i of a block. */
+static query_block block_item(const fold_job *j, query_block q, int32_t i) {
+    int32_t part = i % j->n_part;
+    q.kv_head = i / j->n_part;
+    q.head0 = cpu_share(j->group, part, j->n_part);
+    q.n_head = cpu_share(j->group, part + 1, j->n_part) - q.head0;
+    return q;
+}
+
+/* Item `want`, which lies at the block at w or behind. */
 static query_block walk_to(const fold_job *j, item_walk *w, int32_t want) {
+    int32_t n_item = j->p->kv.n_kv_head * j->n_part; /* of a block */
     for (; w->class >= 0; w->class --, w->span = 0)
         for (; w->span < j->p->n_span; w->span++, w->block = 0) {
             const kern_span *s = span_at(j, w->span);
             for (int32_t n = block_count(j, s); w->block < n; w->block++) {
                 query_block q = block_at(j, s, w->block);
-                if (block_class(&q) != w->class)
+                if (block_class(j, &q) != w->class)
                     continue;
-                if (want < w->item + j->p->kv.n_kv_head)
-                    return q;
-                w->item += j->p->kv.n_kv_head;
+                if (want < w->item + n_item)
+                    return block_item(j, q, want - w->item);
+                w->item += n_item;
             }
         }
-    assert(!"item number out of range");
+    assert(false && "item number out of range");
     return (query_block){0};
 }
 
-static void count_items(fold_job *j) {
+static void count_blocks(fold_job *j) {
     for (int32_t i = 0; i < j->p->n_span; i++) {
         const kern_span *s = span_at(j, i);
         int32_t n = block_count(j, s);
-        j->n_item += n * j->p->kv.n_kv_head;
+        j->n_block += n;
         for (int32_t b = 0; b < n; b++) {
             query_block q = block_at(j, s, b);
-            int32_t class = block_class(&q);
-            int32_t pages = (s->pos + q.tok + q.n_tok - s->first_key) / CPU_PAGE;
+            int32_t class = block_class(j, &q), pages = block_pages(j, &q);
             j->top_class = class > j->top_class ? class : j->top_class;
-            j->most_rows = j->most_rows > q.n_tok * j->group ? j->most_rows : q.n_tok * j->group;
+            j->most_tokens = j->most_tokens > q.n_tok ? j->most_tokens : q.n_tok;
             j->most_pages = j->most_pages > pages ? j->most_pages : pages;
         }
     }
+}
+
+/* Cuts groups that are larger than a block may be, and large groups when there are few items. */
+static void cut_heads(fold_job *j) {
+    int32_t whole = j->n_block * j->p->kv.n_kv_head;
+    j->n_part = (j->group + CPU_BLOCK_ROWS - 1) / CPU_BLOCK_ROWS;
+    while (whole * j->n_part < j->dev->n_thread && j->group / j->n_part > SPLIT_HEADS)
+        j->n_part *= 2;
+    j->n_item = whole * j->n_part;
 }
 
 /* A power of two, so that blocks and pages have common edges. */
@@ -183,27 +219,29 @@ static void fold_shard(page_walk *w, int32_t operand, cpu_states *s) {
     }
 }
 
-static page_walk walk_pages(const fold_job *j, const kern_span *s, int32_t kv_head,
-                            const cpu_fold *fold, const cpu_block *b, int32_t last_key) {
+static page_walk walk_pages(const fold_job *j, const query_block *q, const cpu_fold *fold,
+                            const cpu_block *b) {
     const kern_kv *kv = &j->p->kv;
-    size_t head_bytes = 2 * CPU_PAGE * (size_t)kv->head_dim * kern_kv_elem(kv->type);
-    int32_t end = last_key / CPU_PAGE + 1;
+    const kern_span *s = q->span;
+    size_t head_bytes = kern_kv_page_bytes(kv) / (size_t)kv->n_kv_head;
+    int32_t pos = s->pos + q->tok, end = (pos + q->n_tok - 1) / CPU_PAGE + 1;
     return (page_walk){.kv_shards = j->p->kv_shards,
                        .fold = fold,
                        .block = b,
                        .table = (const int32_t *)cpu_ptr(j->p->tables) + s->table,
-                       .pages = (const uint8_t *)cpu_ptr(kv->pages) + (size_t)kv_head * head_bytes,
+                       .pages =
+                           (const uint8_t *)cpu_ptr(kv->pages) + (size_t)q->kv_head * head_bytes,
                        .page_stride = kv->page_stride,
-                       .first = s->first_key / CPU_PAGE,
+                       .first = seen_from(j, s, pos) / CPU_PAGE,
                        .end = end < s->n_page ? end : s->n_page,
                        .next = -1};
 }
 
 /* ---- one item ---- */
 
-/* Scratch of a thread: row ends | TREE_MAX_DEPTH states | the level's work memory. Each part is a
- * multiple of 16 floats long, so that vectors stay inside cache lines. */
-static size_t row_end_floats(int32_t rows) {
+/* Scratch of a thread: row begins | row ends | TREE_MAX_DEPTH states | the level's work memory. Each
+ * part is a multiple of 16 floats long, so that vectors stay inside cache lines. */
+static size_t row_edge_floats(int32_t rows) {
     return (size_t)cpu_round_up(rows, 16);
 }
 
@@ -227,7 +265,7 @@ void cpu_states_identity(const cpu_block *b, cpu_states *s) {
 }
 
 void cpu_states_emit(const cpu_block *b, const cpu_states *s, const cpu_nodes *to) {
-    size_t d = (size_t)b->head_dim;
+    size_t d = (size_t)b->value_dim;
     for (int32_t r = 0; r < b->n_row; r++) {
         float *node = cpu_node(b, to, r);
         memcpy(node, s->o + (size_t)r * (size_t)b->o_stride, d * sizeof *node);
@@ -260,51 +298,63 @@ static void states_emit(const cpu_fold *fold, const cpu_block *b, cpu_states *s,
     }
 }
 
-static cpu_block block_of(const fold_job *j, const query_block *q, int32_t kv_head,
-                          const int32_t *row_end) {
+/* First keys that the rows see and first ones behind them; 0, 0: none. */
+static void set_row_edges(const fold_job *j, const query_block *q, int32_t rows, int32_t *begin,
+                          int32_t *end) {
+    for (int32_t r = 0; r < rows; r++) {
+        int32_t tok = r / q->n_head, pos = q->span->pos + q->tok + tok;
+        int32_t from = seen_from(j, q->span, pos);
+        bool sees = tok < q->n_tok && from <= pos;
+        begin[r] = sees ? from : 0;
+        end[r] = sees ? pos + 1 : 0;
+    }
+}
+
+static cpu_block block_of(const fold_job *j, const query_block *q) {
     const kern_attn_fold *p = j->p;
     size_t d = (size_t)p->kv.head_dim, q_row = (size_t)p->n_head * d;
-    return (cpu_block){.n_row = q->n_tok * j->group,
-                       .group = j->group,
+    size_t head = (size_t)q->kv_head * (size_t)j->group + (size_t)q->head0;
+    return (cpu_block){.n_row = q->n_tok * q->n_head,
+                       .group = q->n_head,
                        .head_dim = p->kv.head_dim,
-                       .o_stride = cpu_round_up(p->kv.head_dim, 16),
-                       .first_key = q->span->first_key,
-                       .row_end = row_end,
+                       .value_dim = p->kv.value_dim,
+                       .o_stride = cpu_round_up(p->kv.value_dim, 16),
                        .scale = p->scale,
                        .type = p->kv.type,
                        .q = (const float *)cpu_ptr(p->q) + (size_t)(q->span->q0 + q->tok) * q_row +
-                            (size_t)kv_head * (size_t)j->group * d,
+                            head * d,
                        .q_stride = q_row};
 }
 
 /* Where node 0 of the block goes. */
-static cpu_nodes nodes_of(const fold_job *j, const query_block *q, int32_t kv_head) {
+static cpu_nodes nodes_of(const fold_job *j, const query_block *q) {
     const kern_attn_fold *p = j->p;
-    size_t node = (size_t)p->kv.head_dim + 2, head = (size_t)p->tree->n_emit * node;
+    size_t node = (size_t)p->kv.value_dim + 2, head = (size_t)p->tree->n_emit * node;
     size_t token = (size_t)(q->span->q0 + q->tok - p->state_q0);
+    size_t first = (size_t)q->kv_head * (size_t)j->group + (size_t)q->head0;
     float *at = cpu_ptr(p->state);
-    return (cpu_nodes){.at = at + (token * (size_t)p->n_head + (size_t)kv_head * (size_t)j->group) *
-                                      head,
+    return (cpu_nodes){.at = at + (token * (size_t)p->n_head + first) * head,
                        .token_stride = (size_t)p->n_head * head,
                        .head_stride = head};
 }
 
 /* Folds what `tree` says, operand 0 being the shard shard0; its nodes go to `to`, one behind the
  * other. */
-static void fold_block(const fold_job *j, const query_block *q, int32_t kv_head,
-                       const tree_prog *tree, int32_t shard0, cpu_nodes to, float *scratch) {
-    int32_t *row_end = (int32_t *)(void *)scratch;
-    cpu_block b = block_of(j, q, kv_head, row_end);
-    int32_t rows = cpu_round_up(b.n_row, 16), pos = q->span->pos + q->tok;
-    for (int32_t r = 0; r < rows; r++)
-        row_end[r] = r < b.n_row ? pos + r / j->group + 1 : 0;
-    float *stack = scratch + row_end_floats(rows);
+static void fold_block(const fold_job *j, const query_block *q, const tree_prog *tree,
+                       int32_t shard0, cpu_nodes to, float *scratch) {
+    cpu_block b = block_of(j, q);
+    int32_t rows = cpu_round_up(b.n_row, 16);
+    int32_t *row_begin = (int32_t *)(void *)scratch, *row_end = row_begin + rows;
+    set_row_edges(j, q, rows, row_begin, row_end);
+    b.row_begin = row_begin;
+    b.row_end = row_end;
+    float *stack = scratch + 2 * row_edge_floats(rows);
     size_t one = states_floats(rows, b.o_stride);
     b.work = stack + TREE_MAX_DEPTH * one;
     const cpu_attn_isa *isa = j->dev->isa->attn;
     const cpu_fold *fold = b.n_row <= isa->few_rows ? isa->few : isa->many;
     fold->begin(&b);
-    page_walk w = walk_pages(j, q->span, kv_head, fold, &b, pos + q->n_tok - 1);
+    page_walk w = walk_pages(j, q, fold, &b);
     w.tree = tree;
     w.shard0 = shard0;
 
@@ -322,22 +372,22 @@ static void fold_block(const fold_job *j, const query_block *q, int32_t kv_head,
             states_merge(fold, &b, &s[depth - 1], &s[depth]);
         } else {
             states_emit(fold, &b, &s[--depth], &to);
-            to.at += b.head_dim + 2;
+            to.at += b.value_dim + 2;
         }
     }
 }
 
 /* ---- pieces of an item ---- */
 
-static size_t piece_floats(int32_t head_dim) {
-    return PIECE_ROWS * (size_t)(head_dim + 2);
+static size_t piece_floats(int32_t value_dim) {
+    return PIECE_ROWS * (size_t)(value_dim + 2);
 }
 
 /* The node of piece number i (of all items' pieces). */
 static float *piece_node(const fold_job *j, int32_t i) {
     int32_t n = j->dev->n_thread;
     float *at = (float *)(void *)(cpu_scratch(j->dev, i % n) + j->dev->scratch_bytes);
-    return at - (size_t)(PIECES_MOST - i / n) * piece_floats(j->p->kv.head_dim);
+    return at - (size_t)(PIECES_MOST - i / n) * piece_floats(j->p->kv.value_dim);
 }
 
 /* Runs a program over nodes {o[d], m, l}; what it hands out stays at the bottom of the stack, node
@@ -360,42 +410,42 @@ static void merge_nodes(const cpu_attn_isa *isa, const tree_prog *tree, const fl
 }
 
 /* The rest of the tree over an item's pieces, row by row. */
-static void join_pieces(const fold_job *j, const query_block *q, int32_t kv_head, int32_t item,
-                        float *stack) {
+static void join_pieces(const fold_job *j, const query_block *q, int32_t item, float *stack) {
     const tree_prog *rest = &j->cut->split.rest;
-    int32_t d = j->p->kv.head_dim;
+    int32_t d = j->p->kv.value_dim;
     size_t node = (size_t)d + 2;
-    cpu_nodes to = nodes_of(j, q, kv_head);
-    for (int32_t r = 0; r < q->n_tok * j->group; r++) {
+    cpu_nodes to = nodes_of(j, q);
+    for (int32_t r = 0; r < q->n_tok * q->n_head; r++) {
         const float *operand[TREE_MAX_LEAF];
         for (int32_t i = 0; i < rest->n_push; i++)
             operand[i] = piece_node(j, item * j->n_piece + i) + (size_t)r * node;
         merge_nodes(j->dev->isa->attn, rest, operand, d, stack);
-        float *out = to.at + (size_t)(r / j->group) * to.token_stride +
-                     (size_t)(r % j->group) * to.head_stride;
+        float *out = to.at + (size_t)(r / q->n_head) * to.token_stride +
+                     (size_t)(r % q->n_head) * to.head_stride;
         memcpy(out, stack, (size_t)rest->n_emit * node * sizeof *out);
     }
 }
 
-static void fold_piece(fold_job *j, const query_block *q, int32_t kv_head, int32_t item,
-                       int32_t piece, float *scratch) {
-    size_t node = (size_t)j->p->kv.head_dim + 2;
+static void fold_piece(fold_job *j, const query_block *q, int32_t item, int32_t piece,
+                       float *scratch) {
+    size_t node = (size_t)j->p->kv.value_dim + 2;
     cpu_nodes to = {.at = piece_node(j, item * j->n_piece + piece),
-                    .token_stride = (size_t)j->group * node,
+                    .token_stride = (size_t)q->n_head * node,
                     .head_stride = node};
-    fold_block(j, q, kv_head, &j->cut->split.piece[piece],
-               j->p->shard0 + j->cut->split.first[piece], to, scratch);
+    fold_block(j, q, &j->cut->split.piece[piece], j->p->shard0 + j->cut->split.first[piece], to,
+               scratch);
     if (atomic_fetch_add_explicit(&j->cut->n_done[item], 1, memory_order_acq_rel) + 1 == j->n_piece)
-        join_pieces(j, q, kv_head, item, scratch);
+        join_pieces(j, q, item, scratch);
 }
 
 /* Decides whether the items are cut, and cuts the tree. */
 static void cut_items(fold_job *j) {
     const tree_prog *tree = j->p->tree;
     int32_t n_thread = j->dev->n_thread, wanted = PIECES_A_THREAD * n_thread;
+    int32_t most_rows = j->most_tokens * ((j->group + j->n_part - 1) / j->n_part);
     j->n_piece = 1;
-    if (n_thread == 1 || j->n_item >= wanted || j->n_item > MOST_SPLIT ||
-        j->most_rows > PIECE_ROWS || j->most_pages < SPLIT_PAGES)
+    if (n_thread == 1 || j->n_item >= wanted || j->n_item > MOST_SPLIT || most_rows > PIECE_ROWS ||
+        j->most_pages < SPLIT_PAGES)
         return;
     int32_t max_push = tree->n_push;
     while (max_push > 1 && tree->n_push / max_push * j->n_item < wanted)
@@ -416,11 +466,10 @@ static void fold_thread(void *arg, int32_t thread, int32_t n_thread) {
     for (int32_t i; (i = team_claim(j->dev->team, j->n_item * j->n_piece)) >= 0;) {
         int32_t item = i / j->n_piece;
         query_block q = walk_to(j, &w, item);
-        int32_t kv_head = item - w.item;
         if (j->n_piece == 1)
-            fold_block(j, &q, kv_head, j->p->tree, j->p->shard0, nodes_of(j, &q, kv_head), scratch);
+            fold_block(j, &q, j->p->tree, j->p->shard0, nodes_of(j, &q), scratch);
         else
-            fold_piece(j, &q, kv_head, item, i % j->n_piece, scratch);
+            fold_piece(j, &q, item, i % j->n_piece, scratch);
     }
 }
 
@@ -429,8 +478,10 @@ void cpu_attn_fold(kern_dev *dev, const kern_attn_fold *p) {
     fold_cut cut;
     fold_job j = {
         .dev = dev, .p = p, .group = group, .block_tokens = block_tokens(group), .cut = &cut};
-    assert(group <= dev->limits.max_group && p->kv.head_dim <= dev->limits.max_head_dim);
-    count_items(&j);
+    assert(group <= dev->limits.max_group && p->kv.head_dim <= dev->limits.max_head_dim &&
+           p->kv.value_dim <= dev->limits.max_head_dim);
+    count_blocks(&j);
+    cut_heads(&j);
     cut_items(&j);
     if (j.n_item > 0)
         team_run(dev->team, fold_thread, &j);
@@ -443,36 +494,43 @@ typedef struct finish_job {
     const kern_attn_finish *p;
 } finish_job;
 
-/* stack: TREE_MAX_DEPTH nodes of head_dim + 2 floats. */
-static void finish_head(const finish_job *j, int32_t t, int32_t h, float *stack, float *out) {
+/* Scratch of a thread: the row | a sink's value, zeros | TREE_MAX_DEPTH nodes of value_dim + 2. */
+static void finish_head(const finish_job *j, int32_t t, int32_t h, const float *zeros, float *stack,
+                        float *out) {
     const kern_attn_finish *p = j->p;
     const cpu_attn_isa *isa = j->dev->isa->attn;
     size_t index = (size_t)t * (size_t)p->n_head + (size_t)h;
-    const float *operand[TREE_MAX_LEAF];
+    const float *operand[TREE_MAX_LEAF], *sinks = cpu_ptr(p->sinks);
     for (int32_t i = 0; i < p->tree->n_push; i++)
         operand[i] = cpu_ptr(kern_at(p->node[i], index * p->node_stride[i]));
-    merge_nodes(isa, p->tree, operand, p->head_dim, stack);
-    isa->divide(stack, stack[p->head_dim + 1], p->head_dim, out);
+    merge_nodes(isa, p->tree, operand, p->value_dim, stack);
+    float *m = stack + p->value_dim, *l = m + 1;
+    if (sinks)
+        isa->merge_row(stack, m, l, zeros, sinks[h], 1.0f, p->value_dim);
+    isa->divide(stack, *l, p->value_dim, out);
 }
 
 static void finish_thread(void *arg, int32_t thread, int32_t n_thread) {
     const finish_job *j = arg;
     const kern_attn_finish *p = j->p;
     float *row = (float *)(void *)cpu_scratch(j->dev, thread);
-    float *stack = row + cpu_round_up(p->n_head * p->head_dim, 16);
+    float *zeros = row + cpu_round_up(p->n_head * p->value_dim, 16);
+    float *stack = zeros + cpu_round_up(p->value_dim, 16);
+    memset(zeros, 0, (size_t)p->value_dim * sizeof *zeros);
     int32_t from = cpu_share(p->n_tok, thread, n_thread);
     int32_t to = cpu_share(p->n_tok, thread + 1, n_thread);
     for (int32_t t = from; t < to; t++) {
         for (int32_t h = 0; h < p->n_head; h++)
-            finish_head(j, t, h, stack, row + h * p->head_dim);
+            finish_head(j, t, h, zeros, stack, row + h * p->value_dim);
         cpu_act_write_row(j->dev->isa->linear, &p->out, p->row0 + t, row);
     }
 }
 
 void cpu_attn_finish(kern_dev *dev, const kern_attn_finish *p) {
-    assert(p->n_head * p->head_dim <= dev->limits.max_in);
+    assert(p->n_head * p->value_dim <= dev->limits.max_in &&
+           p->value_dim <= dev->limits.max_head_dim);
     finish_job j = {.dev = dev, .p = p};
-    int64_t floats = (int64_t)p->n_tok * p->n_head * p->head_dim * p->tree->n_push;
+    int64_t floats = (int64_t)p->n_tok * p->n_head * p->value_dim * p->tree->n_push;
     if (floats < CPU_SMALL)
         finish_thread(&j, 0, 1);
     else
@@ -480,12 +538,12 @@ void cpu_attn_finish(kern_dev *dev, const kern_attn_finish *p) {
 }
 
 size_t cpu_attn_scratch_bytes(const kern_limits *l) {
-    int32_t rows = cpu_block_rows(l->max_group), stride = cpu_round_up(l->max_head_dim, 16);
-    size_t fold = row_end_floats(rows) + TREE_MAX_DEPTH * states_floats(rows, stride) +
+    int32_t rows = CPU_BLOCK_ROWS, stride = cpu_round_up(l->max_head_dim, 16);
+    size_t fold = 2 * row_edge_floats(rows) + TREE_MAX_DEPTH * states_floats(rows, stride) +
                   cpu_attn_work_floats(rows, l->max_head_dim) +
                   PIECES_MOST * piece_floats(l->max_head_dim);
-    size_t finish =
-        (size_t)cpu_round_up(l->max_in, 16) + TREE_MAX_DEPTH * (size_t)(l->max_head_dim + 2);
+    size_t finish = (size_t)cpu_round_up(l->max_in, 16) + (size_t)stride +
+                    TREE_MAX_DEPTH * (size_t)(l->max_head_dim + 2);
     size_t floats = fold > finish ? fold : finish;
     return (floats * sizeof(float) + 63) / 64 * 64;
 }
@@ -493,48 +551,58 @@ size_t cpu_attn_scratch_bytes(const kern_limits *l) {
 /* ---- cache ---- */
 
 /* One head of one token into its column of K and its row of V; layouts: kern.h. */
-static void store_head(kern_kv_type type, int32_t n_d, int32_t key, const uint8_t *k,
-                       const uint8_t *v, uint8_t *page) {
-    size_t elem = kern_kv_elem(type), n = (size_t)n_d;
-    uint8_t *to_k = page, *to_v = page + CPU_PAGE * n * elem;
-    if (type == KERN_KV_BF16) {
-        for (size_t d = 0; d < n; d += 2)
-            memcpy(to_k + d * CPU_PAGE * 2 + (size_t)key * 4, k + d * 2, 4);
-        to_v += (size_t)(key / 2) * n * 4 + (size_t)(key % 2) * 2;
-        for (size_t d = 0; d < n; d++)
-            memcpy(to_v + d * 4, v + d * 2, 2);
-        return;
-    }
-    memcpy(to_v + (size_t)key * n * elem, v, n * elem);
-    to_k += (size_t)key * elem;
+static void store_key(kern_kv_type type, int32_t n_d, int32_t key, const uint8_t *k,
+                      uint8_t *page) {
+    size_t n = (size_t)n_d;
+    uint8_t *to = page + (size_t)key * (type == KERN_KV_F16 ? 2 : 4);
     if (type == KERN_KV_F32)
         for (size_t d = 0; d < n; d++)
-            memcpy(to_k + d * CPU_PAGE * 4, k + d * 4, 4);
-    else
+            memcpy(to + d * CPU_PAGE * 4, k + d * 4, 4);
+    else if (type == KERN_KV_F16)
         for (size_t d = 0; d < n; d++)
-            memcpy(to_k + d * CPU_PAGE * 2, k + d * 2, 2);
+            memcpy(to + d * CPU_PAGE * 2, k + d * 2, 2);
+    else
+        for (size_t d = 0; d < n; d += 2)
+            memcpy(to + d * CPU_PAGE * 2, k + d * 2, 4);
+}
+
+static void store_value(kern_kv_type type, int32_t n_d, int32_t key, const uint8_t *v,
+                        uint8_t *values) {
+    size_t n = (size_t)n_d, elem = kern_kv_elem(type);
+    if (type != KERN_KV_BF16) {
+        memcpy(values + (size_t)key * n * elem, v, n * elem);
+        return;
+    }
+    uint8_t *to = values + (size_t)(key / 2) * n * 4 + (size_t)(key % 2) * 2;
+    for (size_t d = 0; d < n; d++)
+        memcpy(to + d * 4, v + d * 2, 2);
 }
 
 static void store_thread(void *arg, int32_t thread, int32_t n_thread) {
     const kern_kv_store *p = arg;
-    size_t n_head = (size_t)p->kv.n_kv_head;
-    size_t head_bytes = (size_t)p->kv.head_dim * kern_kv_elem(p->kv.type);
+    const kern_kv *kv = &p->kv;
+    size_t n_head = (size_t)kv->n_kv_head, elem = kern_kv_elem(kv->type);
+    size_t k_bytes = (size_t)kv->head_dim * elem, v_bytes = (size_t)kv->value_dim * elem;
     const int32_t *slots = cpu_ptr(p->slots);
     int32_t to = cpu_share(p->n, thread + 1, n_thread);
     for (int32_t i = cpu_share(p->n, thread, n_thread); i < to; i++) {
         if (slots[i] < 0)
             continue;
-        const uint8_t *k = (const uint8_t *)cpu_ptr(p->wire) + (size_t)i * 2 * n_head * head_bytes;
-        size_t page = (size_t)(slots[i] / CPU_PAGE);
-        uint8_t *at = (uint8_t *)cpu_ptr(p->kv.pages) + page * p->kv.page_stride;
-        for (size_t h = 0; h < n_head; h++)
-            store_head(p->kv.type, p->kv.head_dim, slots[i] % CPU_PAGE, k + h * head_bytes,
-                       k + (n_head + h) * head_bytes, at + h * 2 * CPU_PAGE * head_bytes);
+        const uint8_t *k =
+            (const uint8_t *)cpu_ptr(p->wire) + (size_t)i * n_head * (k_bytes + v_bytes);
+        const uint8_t *v = k + n_head * k_bytes;
+        int32_t key = slots[i] % CPU_PAGE;
+        uint8_t *at =
+            (uint8_t *)cpu_ptr(kv->pages) + (size_t)(slots[i] / CPU_PAGE) * kv->page_stride;
+        for (size_t h = 0; h < n_head; h++, at += CPU_PAGE * (k_bytes + v_bytes)) {
+            store_key(kv->type, kv->head_dim, key, k + h * k_bytes, at);
+            store_value(kv->type, kv->value_dim, key, v + h * v_bytes, at + CPU_PAGE * k_bytes);
+        }
     }
 }
 
 void cpu_kv_store(kern_dev *dev, const kern_kv_store *p) {
-    if ((int64_t)p->n * 2 * p->kv.n_kv_head * p->kv.head_dim < CPU_SMALL)
+    if ((int64_t)p->n * p->kv.n_kv_head * (p->kv.head_dim + p->kv.value_dim) < CPU_SMALL)
         store_thread((void *)p, 0, 1);
     else
         team_run(dev->team, store_thread, (void *)p);

@@ -26,11 +26,11 @@ static float key_at(const cpu_block *b, const cpu_page *p, int32_t key, int32_t 
 static float value_at(const cpu_block *b, const cpu_page *p, int32_t key, int32_t d) {
     const uint8_t *v = cpu_page_values(b, p);
     if (b->type == KERN_KV_BF16)
-        return widen(b->type, v, (int64_t)(key / 2) * 2 * b->head_dim + d * 2 + key % 2);
-    return widen(b->type, v, (int64_t)key * b->head_dim + d);
+        return widen(b->type, v, (int64_t)(key / 2) * 2 * b->value_dim + d * 2 + key % 2);
+    return widen(b->type, v, (int64_t)key * b->value_dim + d);
 }
 
-/* Work: scores of the last batch [page][row][16] | one page widened [d][16], [16][d]. */
+/* Work: scores of the last batch [page][row][16] | one page widened [d][16], [16][e]. */
 static float *scores(const cpu_block *b, int32_t page) {
     return b->work + (size_t)page * (size_t)b->n_row * CPU_PAGE;
 }
@@ -62,7 +62,7 @@ static void score(const cpu_block *b, const cpu_page *pages, int32_t n) {
     }
 }
 
-/* Keys [lo, hi) of one row; v: [16][head_dim]. */
+/* Keys [lo, hi) of one row; v: [16][value_dim]. */
 static void update_row(const cpu_block *b, const float *s, const float *v, int32_t lo, int32_t hi,
                        float *m, float *l, float *o) {
     float top[CPU_PAGE], p[CPU_PAGE], sum[CPU_PAGE];
@@ -77,11 +77,11 @@ static void update_row(const cpu_block *b, const float *s, const float *v, int32
         sum[j] = p[j] = j >= lo && j < hi ? exact_exp_neg(s[j] - m_new) : 0.0f;
     *m = m_new;
     *l = fmaf(*l, a, exact_fold16(sum));
-    for (int32_t d = 0; d < b->head_dim; d++)
+    for (int32_t d = 0; d < b->value_dim; d++)
         o[d] = o[d] * a;
     for (int32_t j = lo; j < hi; j++)
-        for (int32_t d = 0; d < b->head_dim; d++)
-            o[d] = fmaf(p[j], v[j * b->head_dim + d], o[d]);
+        for (int32_t d = 0; d < b->value_dim; d++)
+            o[d] = fmaf(p[j], v[j * b->value_dim + d], o[d]);
 }
 
 static void update(const cpu_block *b, const cpu_page *page, int32_t at, cpu_states *st) {
@@ -89,11 +89,10 @@ static void update(const cpu_block *b, const cpu_page *page, int32_t at, cpu_sta
         cpu_states_identity(b, st);
     float *v = widened(b);
     for (int32_t j = 0; j < CPU_PAGE; j++)
-        for (int32_t d = 0; d < b->head_dim; d++)
-            v[j * b->head_dim + d] = value_at(b, page, j, d);
-    int32_t lo = cpu_seen_from(b, page);
+        for (int32_t d = 0; d < b->value_dim; d++)
+            v[j * b->value_dim + d] = value_at(b, page, j, d);
     for (int32_t r = 0; r < b->n_row; r++) {
-        int32_t hi = cpu_seen_to(b, page, r);
+        int32_t lo = cpu_seen_from(b, page, r), hi = cpu_seen_to(b, page, r);
         if (hi > lo)
             update_row(b, scores(b, at) + (size_t)r * CPU_PAGE, v, lo, hi, st->m + r, st->l + r,
                        st->o + (size_t)r * (size_t)b->o_stride);
@@ -122,7 +121,7 @@ static void merge(const cpu_block *b, cpu_states *to, const cpu_states *from) {
     for (int32_t r = 0; r < b->n_row; r++) {
         size_t at = (size_t)r * (size_t)b->o_stride;
         merge_row(to->o + at, to->m + r, to->l + r, from->o + at, from->m[r], from->l[r],
-                  b->head_dim);
+                  b->value_dim);
     }
 }
 

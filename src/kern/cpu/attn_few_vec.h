@@ -20,7 +20,7 @@ enum {
 /* ---- work memory: queries [d][row] | one widened V page | p [4][16] | scores [page][row][16] ---- */
 
 static float *few_values(const cpu_block *b) {
-    return b->work + (size_t)cpu_round_up(b->n_row, ROWS) * (size_t)b->o_stride;
+    return b->work + (size_t)cpu_round_up(b->n_row, ROWS) * (size_t)cpu_round_up(b->head_dim, 16);
 }
 static float *few_weights(const cpu_block *b) {
     return few_values(b) + (size_t)CPU_PAGE * (size_t)b->o_stride;
@@ -74,9 +74,11 @@ VEC_INLINE void few_score_rows(kern_kv_type type, int n_row, const cpu_block *b,
     const float *q = b->work;
     size_t line = 2 * CPU_PAGE * kern_kv_elem(type); /* bytes of K, and of V, for two d */
     size_t values = line * (size_t)(b->head_dim / 2);
+    int32_t last = b->value_dim - 2;
     for (int32_t d = 0; d < b->head_dim; d += 2, q += 2 * n_row) {
+        size_t ahead = values + line * (size_t)((d < last ? d : last) / 2);
         EACH(p, n_page) {
-            const char *v = (const char *)k[p] + values + line * (size_t)(d / 2);
+            const char *v = (const char *)k[p] + ahead;
             _mm_prefetch(v, _MM_HINT_T0);
             if (type == KERN_KV_F32)
                 _mm_prefetch(v + 64, _MM_HINT_T0);
@@ -150,35 +152,44 @@ VEC_INLINE vec_mask few_seen(int32_t lo, int32_t hi, int32_t key0) {
     return vec_between(lane, lo - key0, hi - key0);
 }
 
-/* Softmax update of rows r .. r + 3: m and l in place, p and a out. Row i sees the keys
- * [lo, hi[i]). */
-VEC_INLINE void few_soften(const float *s, int32_t lo, const int32_t *hi, const cpu_states *st,
-                           int32_t r, float *p, float *a) {
+/* Softmax update of rows r .. r + 3, of which n are wanted and the rest repeat the last: m and l in
+ * place, p and a out. Row i sees the keys [lo[i], hi[i]); `partial`: some row not the whole page. */
+VEC_INLINE void few_soften(bool partial, const float *s, int32_t n, const int32_t *lo,
+                           const int32_t *hi, const cpu_states *st, int32_t r, float *p, float *a) {
     vec x[ROWS][HALVES];
     EACH(i, ROWS) {
+        const float *of = s + (i < n ? i : n - 1) * CPU_PAGE;
         EACH(h, HALVES) {
-            vec score = vec_load(s + i * CPU_PAGE + h * VEC_LANES);
-            x[i][h] = vec_select(few_seen(lo, hi[i], h * VEC_LANES), score, vec_set(-INFINITY));
+            x[i][h] = vec_load(of + h * VEC_LANES);
+            if (partial)
+                x[i][h] =
+                    vec_select(few_seen(lo[i], hi[i], h * VEC_LANES), x[i][h], vec_set(-INFINITY));
         }
     }
-    __m128i ends = _mm_loadu_si128((const __m128i *)(const void *)hi);
-    __m128 any = _mm_castsi128_ps(_mm_cmpgt_epi32(ends, _mm_set1_epi32(lo)));
     __m128 m = _mm_loadu_ps(st->m + r), l = _mm_loadu_ps(st->l + r);
     __m128 top = _mm_add_ps(_mm_max_ps(m, vec_fold_rows(false, x)), _mm_setzero_ps());
     __m128 scale = vec_first_4(exact_exp_neg_vec(vec_of_4(_mm_sub_ps(m, top))));
-    scale = _mm_blendv_ps(_mm_set1_ps(1.0f), scale, any);
     float tops[ROWS];
     _mm_storeu_ps(tops, top);
     EACH(i, ROWS) {
         EACH(h, HALVES) {
-            vec e = exact_exp_neg_vec(vec_sub(x[i][h], vec_broadcast(tops + i)));
-            x[i][h] = vec_select(few_seen(lo, hi[i], h * VEC_LANES), e, vec_zero());
+            x[i][h] = exact_exp_neg_vec(vec_sub(x[i][h], vec_broadcast(tops + i)));
+            if (partial)
+                x[i][h] = vec_select(few_seen(lo[i], hi[i], h * VEC_LANES), x[i][h], vec_zero());
             vec_store(p + i * CPU_PAGE + h * VEC_LANES, x[i][h]);
         }
     }
     __m128 sum = _mm_fmadd_ps(l, scale, vec_fold_rows(true, x));
-    _mm_storeu_ps(st->m + r, _mm_blendv_ps(m, top, any));
-    _mm_storeu_ps(st->l + r, _mm_blendv_ps(l, sum, any));
+    if (partial) {
+        __m128i begins = _mm_loadu_si128((const __m128i *)(const void *)lo);
+        __m128i ends = _mm_loadu_si128((const __m128i *)(const void *)hi);
+        __m128 any = _mm_castsi128_ps(_mm_cmpgt_epi32(ends, begins));
+        scale = _mm_blendv_ps(_mm_set1_ps(1.0f), scale, any);
+        top = _mm_blendv_ps(m, top, any);
+        sum = _mm_blendv_ps(l, sum, any);
+    }
+    _mm_storeu_ps(st->m + r, top);
+    _mm_storeu_ps(st->l + r, sum);
     _mm_storeu_ps(a, scale);
 }
 
@@ -275,37 +286,56 @@ static void few_weigh(int32_t n_row, const few_source *v, int32_t lo, int32_t hi
     }
 }
 
-/* Rows r .. r + n - 1, n <= 4. They see keys from lo on; the shortest row's keys are folded
- * together, what the others see beyond that row by row: a key that a row does not see is never
- * multiplied, not even by 0. */
+/* Outputs of n rows, n <= 4. Where the rows' keys begin together, those of the shortest row are
+ * folded together and what the others see behind them row by row; else all row by row. A key that a
+ * row does not see is never multiplied, not even by 0. */
+static void few_weigh_seen(int32_t n, const few_source *v, const int32_t *lo, const int32_t *hi,
+                           const float *p, const float *a, float *o, int32_t stride) {
+    const float one = 1.0f;
+    int32_t least = hi[0];
+    bool together = true;
+    for (int32_t i = 1; i < n; i++) {
+        least = hi[i] < least ? hi[i] : least;
+        together = together && lo[i] == lo[0];
+    }
+    if (together)
+        few_weigh(n, v, lo[0], least, p, a, o, stride);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t from = together ? least : lo[i];
+        if (hi[i] > from)
+            few_weigh(1, v, from, hi[i], p + i * CPU_PAGE, together ? &one : a + i, o + i * stride,
+                      stride);
+    }
+}
+
+/* Rows r .. r + n - 1, n <= 4. */
 static void few_update_rows(const cpu_block *b, const cpu_page *page, const few_source *v,
                             const float *s, int32_t r, int32_t n, const cpu_states *st) {
-    int32_t lo = cpu_seen_from(b, page), hi[ROWS], least = CPU_PAGE, most = 0;
-    for (int32_t i = 0; i < ROWS; i++) {
-        int32_t to = cpu_seen_to(b, page, r + i);
-        hi[i] = to > lo ? to : lo;
-        if (i < n) {
-            least = hi[i] < least ? hi[i] : least;
-            most = hi[i] > most ? hi[i] : most;
-        }
+    int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
+    bool any = false, whole = true;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t from = cpu_seen_from(b, page, r + i), to = cpu_seen_to(b, page, r + i);
+        lo[i] = from;
+        hi[i] = to > from ? to : from;
+        any = any || to > from;
+        whole = whole && from == 0 && to == CPU_PAGE;
     }
-    if (most <= lo)
-        return;
     float a[ROWS], *p = few_weights(b), *o = st->o + (size_t)r * (size_t)b->o_stride;
-    few_soften(s, lo, hi, st, r, p, a);
-    few_weigh(n, v, lo, least, p, a, o, b->o_stride);
-    const float one = 1.0f;
-    for (int32_t i = 0; i < n; i++)
-        if (hi[i] > least)
-            few_weigh(1, v, least, hi[i], p + i * CPU_PAGE, &one, o + i * b->o_stride, b->o_stride);
+    if (whole) {
+        few_soften(false, s, n, lo, hi, st, r, p, a);
+        few_weigh(n, v, 0, CPU_PAGE, p, a, o, b->o_stride);
+    } else if (any) {
+        few_soften(true, s, n, lo, hi, st, r, p, a);
+        few_weigh_seen(n, v, lo, hi, p, a, o, b->o_stride);
+    }
 }
 
 static void few_update(const cpu_block *b, const cpu_page *page, int32_t at, cpu_states *st) {
     if (st->empty)
         cpu_states_identity(b, st);
-    few_source v = {.type = b->type, .v = cpu_page_values(b, page), .stride = b->head_dim};
-    if (b->head_dim != b->o_stride) { /* whole vectors would be read past the page's end */
-        widen_values(b->type, b->head_dim, b->o_stride, v.v, few_values(b));
+    few_source v = {.type = b->type, .v = cpu_page_values(b, page), .stride = b->value_dim};
+    if (b->value_dim != b->o_stride) { /* whole vectors would be read past the page's end */
+        widen_values(b->type, b->value_dim, b->o_stride, v.v, few_values(b));
         v = (few_source){KERN_KV_F32, (const uint8_t *)few_values(b), b->o_stride};
     }
     for (int32_t r = 0; r < b->n_row; r += ROWS) {
@@ -328,7 +358,7 @@ static void few_merge_rows(const cpu_block *b, cpu_states *to, const cpu_states 
         if (from->l[i] == 0.0f)
             continue;
         if (to->l[i] == 0.0f) {
-            memcpy(o, other, (size_t)b->head_dim * sizeof *o);
+            memcpy(o, other, (size_t)b->value_dim * sizeof *o);
             to->m[i] = from->m[i];
             to->l[i] = from->l[i];
             continue;

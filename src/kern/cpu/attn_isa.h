@@ -2,8 +2,9 @@
  * function is its specification (numerics rules N3, N4, N6); every other level must give the same
  * bits.
  *
- * A block is what one thread does at a time: `group` query heads of one KV head for a run of tokens
- * of one span. Its rows are numbered token by token:
+ * A block is what one thread does at a time: `group` query heads that share a KV head (all of its
+ * group, or a part of a large one) for a run of tokens of one span. Its rows are numbered token by
+ * token:
  *
  *   group 3, pos 32:   row 0 1 2 = token at 32, heads 0 1 2;   row 3 4 5 = token at 33; ...
  *
@@ -18,7 +19,7 @@
 enum {
     CPU_PAGE = 16,       /* keys of a page */
     CPU_BATCH = 4,       /* most pages that are scored in one call */
-    CPU_BLOCK_ROWS = 64, /* most rows of a block, unless one token's group alone has more */
+    CPU_BLOCK_ROWS = 64, /* most rows of a block; whole vectors of every level */
     CPU_BLOCK_TOKENS = 16,
     CPU_SMALL = 8192 /* elements up to which a copying operation is not worth waking the team */
 };
@@ -29,11 +30,11 @@ typedef struct cpu_page {
 } cpu_page;
 
 typedef struct cpu_block {
-    int32_t n_row, group, head_dim;
-    int32_t o_stride; /* head_dim rounded up to 16 */
-    int32_t first_key;
-    const int32_t *row_end; /* [n_row rounded up to 16]: first key that the row does not see,
-                               ascending; 0 in the rows that only fill up */
+    int32_t n_row, group, head_dim, value_dim;
+    int32_t o_stride; /* value_dim rounded up to 16 */
+    /* [n_row rounded up to 16]: a row sees the keys [begin, end); 0, 0: none, as in the rows that only
+     * fill up. From one of the n_row rows to the next neither falls. */
+    const int32_t *row_begin, *row_end;
     float scale;
     kern_kv_type type;
     const float *q; /* of row 0: cpu_block_query */
@@ -50,7 +51,7 @@ typedef struct cpu_states {
     bool empty;   /* nothing is folded yet: every row is the identity, o, m and l hold nothing */
 } cpu_states;
 
-/* Where emit puts the rows' nodes: that of row r, o[head_dim] m l, stands at
+/* Where emit puts the rows' nodes: that of row r, o[value_dim] m l, stands at
  * at + (r / group) * token_stride + (r % group) * head_stride floats. */
 typedef struct cpu_nodes {
     float *at;
@@ -114,16 +115,12 @@ static inline int32_t cpu_share(int32_t n, int32_t i, int32_t n_thread) {
     return (int32_t)((int64_t)n * i / n_thread);
 }
 
-/* Rows of the largest block, whole vectors of the widest level. */
-static inline int32_t cpu_block_rows(int32_t max_group) {
-    return cpu_round_up(max_group > CPU_BLOCK_ROWS ? max_group : CPU_BLOCK_ROWS, 16);
-}
-
 /* Work memory, for every level:
- *   queries [rows][d] | a widened K page [d][16] | a widened V page [16][d] | scores of one page of
- *   all rows, or of CPU_BATCH pages of few rows [16][rows] | factors [rows] | p of four rows */
-static inline size_t cpu_attn_work_floats(int32_t rows, int32_t head_dim) {
-    size_t d = (size_t)cpu_round_up(head_dim, 16), n = (size_t)rows;
+ *   queries [rows][d] | a widened K page [d][16] | a widened V page [16][e] | scores of one page of
+ *   all rows, or of CPU_BATCH pages of few rows [16][rows] | factors [rows] | p of four rows
+ * max_dim: the larger of head_dim and value_dim. */
+static inline size_t cpu_attn_work_floats(int32_t rows, int32_t max_dim) {
+    size_t d = (size_t)cpu_round_up(max_dim, 16), n = (size_t)rows;
     return n * d + 2 * CPU_PAGE * d + n * CPU_PAGE + n + 4 * CPU_PAGE;
 }
 
@@ -143,8 +140,8 @@ void cpu_states_identity(const cpu_block *b, cpu_states *s);
 void cpu_states_emit(const cpu_block *b, const cpu_states *s, const cpu_nodes *to);
 
 /* Keys [lo, hi) of the page that a row sees; hi <= lo: none. */
-static inline int32_t cpu_seen_from(const cpu_block *b, const cpu_page *p) {
-    return b->first_key > p->key0 ? b->first_key - p->key0 : 0;
+static inline int32_t cpu_seen_from(const cpu_block *b, const cpu_page *p, int32_t row) {
+    return b->row_begin[row] > p->key0 ? b->row_begin[row] - p->key0 : 0;
 }
 static inline int32_t cpu_seen_to(const cpu_block *b, const cpu_page *p, int32_t row) {
     int32_t n = b->row_end[row] - p->key0;

@@ -14,7 +14,7 @@
 
 enum { MANY_VECTORS = 3, MANY_BROADCASTS = 16 };
 
-/* ---- work memory: queries [d][lane] | K [d][16] | V [16][d] | scores [16][lane] | a [lane] ---- */
+/* ---- work memory: queries [d][lane] | K [d][16] | V [16][e] | scores [16][lane] | a [lane] ---- */
 
 static size_t many_lanes(const cpu_block *b) {
     return (size_t)cpu_round_up(b->n_row, VEC_LANES);
@@ -23,7 +23,7 @@ static float *many_keys(const cpu_block *b) {
     return b->work + many_lanes(b) * (size_t)b->head_dim;
 }
 static float *many_values(const cpu_block *b) {
-    return many_keys(b) + (size_t)CPU_PAGE * (size_t)b->o_stride;
+    return many_keys(b) + (size_t)CPU_PAGE * (size_t)b->head_dim;
 }
 static float *many_scores(const cpu_block *b) {
     return many_values(b) + (size_t)CPU_PAGE * (size_t)b->o_stride;
@@ -59,7 +59,7 @@ static void many_begin(cpu_block *b) {
 }
 
 static void many_emit(const cpu_block *b, const cpu_states *s, const cpu_nodes *to) {
-    int32_t lanes = (int32_t)many_lanes(b), n_d = b->head_dim;
+    int32_t lanes = (int32_t)many_lanes(b), n_d = b->value_dim;
     for (int32_t r = 0; r < b->n_row; r += 4) {
         int32_t n = b->n_row - r < 4 ? b->n_row - r : 4, d = 0;
         for (; n == 4 && d + 4 <= n_d; d += 4) {
@@ -155,18 +155,18 @@ VEC_INLINE vec many_fold(bool add, const vec *x) {
 }
 
 /* One vector of lanes: scores become weights p; m, l and a. `partial`: some lane may not see some
- * key; keys before lo are seen by none. */
-VEC_INLINE void many_soften(bool partial, const cpu_block *b, const cpu_page *page, int32_t lo,
-                            int32_t lane, const cpu_states *st) {
+ * key; its weight is -0, which no other is, and changes no sum of weights. */
+VEC_INLINE void many_soften(bool partial, const cpu_block *b, const cpu_page *page, int32_t lane,
+                            const cpu_states *st) {
     size_t lanes = many_lanes(b);
     float *s = many_scores(b) + lane;
-    const int32_t *end = b->row_end + lane;
+    const int32_t *begin = b->row_begin + lane, *end = b->row_end + lane;
     const vec none = vec_set(-INFINITY);
     vec x[CPU_PAGE];
     EACH(j, CPU_PAGE) {
         x[j] = vec_load(s + (size_t)j * lanes);
         if (partial)
-            x[j] = j < lo ? none : vec_select(vec_int_above(end, page->key0 + j), x[j], none);
+            x[j] = vec_select(vec_meet(begin, end, page->key0 + j, page->key0 + j), x[j], none);
     }
     vec m = st->empty ? none : vec_load(st->m + lane);
     vec l = st->empty ? vec_zero() : vec_load(st->l + lane);
@@ -180,13 +180,13 @@ VEC_INLINE void many_soften(bool partial, const cpu_block *b, const cpu_page *pa
     }
     EACH(j, CPU_PAGE) {
         if (partial)
-            x[j] = j < lo ? vec_zero()
-                          : vec_select(vec_int_above(end, page->key0 + j), x[j], vec_zero());
+            x[j] = vec_select(vec_meet(begin, end, page->key0 + j, page->key0 + j), x[j],
+                              vec_set(-0.0f));
         vec_store(s + (size_t)j * lanes, x[j]);
     }
     vec sum = vec_fma(l, a, many_fold(true, x));
     if (partial) {
-        vec_mask any = vec_int_above(end, page->key0 + lo);
+        vec_mask any = vec_meet(begin, end, page->key0, page->key0 + CPU_PAGE - 1);
         top = vec_select(any, top, m);
         sum = vec_select(any, sum, l);
         a = vec_select(any, a, vec_set(1.0f));
@@ -199,8 +199,8 @@ VEC_INLINE void many_soften(bool partial, const cpu_block *b, const cpu_page *pa
 /* ---- outputs ---- */
 
 typedef struct many_source {
-    const float *v;               /* [16][stride] */
-    int32_t stride, key0, lo, hi; /* keys [lo, hi) of the page that starts at key0 */
+    const float *v;         /* [16][stride] */
+    int32_t stride, lo, hi; /* keys [lo, hi) of the page */
 } many_source;
 
 /* o[d .. d + n_d) of n_vec vectors of lanes: o * a (from 0 when the state is empty), then the keys
@@ -222,17 +222,17 @@ VEC_INLINE void many_weigh_part(bool partial, int n_vec, int n_d, const cpu_bloc
     for (int32_t key = v->lo; key < v->hi; key++, p += lanes) {
         const float *value = v->v + key * v->stride + d;
         vec x[MANY_VECTORS];
-        vec_mask seen[MANY_VECTORS];
+        vec_mask unseen[MANY_VECTORS];
         EACH(z, n_vec) {
             x[z] = vec_load(p + z * VEC_LANES);
             if (partial)
-                seen[z] = vec_int_above(b->row_end + lane + z * VEC_LANES, v->key0 + key);
+                unseen[z] = vec_is_minus_zero(x[z]);
         }
         EACH(i, n_d) {
             vec w = vec_broadcast(value + i);
             EACH(z, n_vec) {
                 vec sum = vec_fma(x[z], w, acc[i][z]);
-                acc[i][z] = partial ? vec_select(seen[z], sum, acc[i][z]) : sum;
+                acc[i][z] = partial ? vec_select(unseen[z], acc[i][z], sum) : sum;
             }
         }
     }
@@ -247,9 +247,9 @@ VEC_INLINE void many_weigh_lanes(bool partial, int n_vec, const cpu_block *b, co
                                  int32_t lane, const cpu_states *st) {
     const int n_d = many_broadcasts(n_vec);
     int32_t d = 0;
-    for (; d + n_d <= b->head_dim; d += n_d)
+    for (; d + n_d <= b->value_dim; d += n_d)
         many_weigh_part(partial, n_vec, n_d, b, v, d, lane, st);
-    for (; d < b->head_dim; d += 2)
+    for (; d < b->value_dim; d += 2)
         many_weigh_part(partial, n_vec, 2, b, v, d, lane, st);
 }
 
@@ -257,7 +257,7 @@ VEC_INLINE void many_update_typed(bool partial, const cpu_block *b, const cpu_pa
                                   const many_source *v, const cpu_states *st) {
     int32_t lane = 0, lanes = (int32_t)many_lanes(b);
     for (int32_t i = 0; i < lanes; i += VEC_LANES)
-        many_soften(partial, b, page, v->lo, i, st);
+        many_soften(partial, b, page, i, st);
     for (; lane + 3 * VEC_LANES <= lanes; lane += 3 * VEC_LANES)
         many_weigh_lanes(partial, 3, b, v, lane, st);
     if (lane + 2 * VEC_LANES <= lanes)
@@ -266,20 +266,22 @@ VEC_INLINE void many_update_typed(bool partial, const cpu_block *b, const cpu_pa
         many_weigh_lanes(partial, 1, b, v, lane, st);
 }
 
-/* Rows stand in the order of their positions: the first sees the fewest keys, the last the most. */
+/* Rows stand in the order of their positions: of what they see, the first row has the first key and
+ * the last row the last. */
 static void many_update(const cpu_block *b, const cpu_page *page, int32_t at, cpu_states *st) {
     (void)at; /* one page */
-    many_source v = {.stride = b->head_dim, .key0 = page->key0, .lo = cpu_seen_from(b, page)};
-    v.hi = cpu_seen_to(b, page, b->n_row - 1);
+    int32_t last = b->n_row - 1;
+    many_source v = {
+        .stride = b->value_dim, .lo = cpu_seen_from(b, page, 0), .hi = cpu_seen_to(b, page, last)};
     if (v.hi <= v.lo)
         return;
     v.v = (const float *)(const void *)cpu_page_values(b, page);
     if (b->type != KERN_KV_F32) {
-        widen_values(b->type, b->head_dim, b->o_stride, cpu_page_values(b, page), many_values(b));
+        widen_values(b->type, b->value_dim, b->o_stride, cpu_page_values(b, page), many_values(b));
         v.v = many_values(b);
         v.stride = b->o_stride;
     }
-    if (v.lo > 0 || cpu_seen_to(b, page, 0) < CPU_PAGE)
+    if (cpu_seen_from(b, page, last) > 0 || cpu_seen_to(b, page, 0) < CPU_PAGE)
         many_update_typed(true, b, page, &v, st);
     else
         many_update_typed(false, b, page, &v, st);
@@ -299,7 +301,7 @@ VEC_INLINE void many_merge_lanes(bool odd, const cpu_block *b, const cpu_states 
     vec_mask keep = vec_equal(lb, vec_zero()), take = vec_equal(la, vec_zero());
     float *o = to->o + lane;
     const float *with = from->o + lane;
-    for (int32_t d = 0; d < b->head_dim; d++, o += lanes, with += lanes) {
+    for (int32_t d = 0; d < b->value_dim; d++, o += lanes, with += lanes) {
         vec x = vec_load(o), y = vec_load(with);
         vec sum = vec_add(vec_mul(x, a), vec_mul(y, c));
         vec_store(o, odd ? vec_select(keep, x, vec_select(take, y, sum)) : sum);

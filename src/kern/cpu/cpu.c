@@ -176,9 +176,11 @@ static weft_status open_avx512vnni(int32_t n_thread, const kern_limits *limits, 
         .reserve = cpu_reserve, .release = cpu_release, .upload = cpu_upload,                      \
         .download = cpu_download, .fill = cpu_fill, .drain = cpu_drain,                            \
         .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .embed = cpu_embed,                    \
-        .linear = cpu_linear, .swiglu = cpu_swiglu, .reduce_norm = cpu_reduce_norm,                \
-        .pick = cpu_pick, .qk_rope = cpu_qk_rope, .kv_store = cpu_kv_store,                        \
-        .kv_pack = cpu_kv_pack, .attn_fold = cpu_attn_fold, .attn_finish = cpu_attn_finish,        \
+        .linear = cpu_linear, .swiglu = cpu_swiglu, .glu = cpu_glu, .act_make = cpu_act_make,      \
+        .reduce_norm = cpu_reduce_norm, .softcap = cpu_softcap, .route = cpu_route,                \
+        .experts = cpu_experts, .moe_sum = cpu_moe_sum, .pick = cpu_pick, .qk_rope = cpu_qk_rope,  \
+        .mla_rope = cpu_mla_rope, .kv_store = cpu_kv_store, .kv_pack = cpu_kv_pack,                \
+        .attn_fold = cpu_attn_fold, .attn_finish = cpu_attn_finish,                                \
     }
 
 /* Best first. */

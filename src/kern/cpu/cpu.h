@@ -11,7 +11,7 @@
 #include "kern/kern.h"
 
 typedef struct cpu_linear_isa
-    /* linear_isa.h: packed linear micro-kernels, quantisation of activations, norm, swiglu */
+    /* linear_isa.h: packed linear micro-kernels, quantisation of activations, norm, gates */
     cpu_linear_isa;
 typedef struct cpu_attn_isa
     cpu_attn_isa; /* attn_isa.h: page update, state merge, rope, rounding to the cache's type */
@@ -59,12 +59,38 @@ void cpu_embed(kern_dev *dev, const kern_embed *p);
 void cpu_linear(kern_dev *dev, const kern_linear *p);
 void cpu_swiglu(kern_dev *dev, const kern_swiglu *p);
 void cpu_reduce_norm(kern_dev *dev, const kern_reduce_norm *p);
+void cpu_glu(kern_dev *dev, const kern_glu *p);
+void cpu_act_make(kern_dev *dev, const kern_act_make *p);
+void cpu_softcap(kern_dev *dev, const kern_softcap *p);
 void cpu_pick(kern_dev *dev, const kern_pick *p);
+
+/* A per-row function over n_row rows: thread t takes a contiguous share. */
+typedef struct cpu_rows {
+    kern_dev *dev;
+    const void *op;
+    void (*row)(kern_dev *dev, int32_t thread, const void *op, int32_t r);
+    int32_t n_row;
+} cpu_rows;
+void cpu_rows_run(cpu_rows a);
+/* The root of a tree over nodes (one emit) at floats [at, at + n) of each node, n at most
+ * CPU_NORM_SEGMENT: a node, or `sums` [TREE_MAX_DEPTH][CPU_NORM_SEGMENT], where the sums lie. */
+const float *cpu_tree_root(const cpu_linear_isa *isa, const tree_prog *tree, kern_mem nodes,
+                           const size_t *node_off, size_t at, int32_t n, float *sums);
+/* The forms that `to` has. */
+void cpu_act_copy_row(const kern_act *from, size_t from_row, const kern_act *to, size_t to_row);
 /* Row of floats -> the forms of an activation that are wanted (row index r of act). */
 void cpu_act_write_row(const cpu_linear_isa *isa, const kern_act *act, int32_t r, const float *x);
 
+/* moe.c, route__scalar.c */
+void cpu_route(kern_dev *dev, const kern_route *p);
+void cpu_experts(kern_dev *dev, const kern_experts *p);
+void cpu_moe_sum(kern_dev *dev, const kern_moe_sum *p);
+/* The slots of one row, [n_used] each. */
+void cpu_route_row(const kern_route *p, const float *logit, int32_t *expert, float *weight);
+
 /* attn.c, rope.c */
 void cpu_qk_rope(kern_dev *dev, const kern_qk_rope *p);
+void cpu_mla_rope(kern_dev *dev, const kern_mla_rope *p);
 void cpu_kv_store(kern_dev *dev, const kern_kv_store *p);
 void cpu_kv_pack(kern_dev *dev, const kern_kv_pack *p);
 void cpu_attn_fold(kern_dev *dev, const kern_attn_fold *p);

@@ -1,4 +1,4 @@
-/* exact_exp_neg and exact_silu of exact_math.h in vectors: the same roundings in the same order, so
+/* exact_exp_neg, exact_sigmoid and exact_silu of exact_math.h in vectors: the same roundings in the same order, so
  * the same bits. Included after vec_avx2.h or vec_avx512.h. */
 #ifndef WEFT_KERN_CPU_EXACT_VEC_H
 #define WEFT_KERN_CPU_EXACT_VEC_H
@@ -38,13 +38,17 @@ VEC_INLINE vec exact_exp_neg_vec(vec x) {
     return x;
 }
 
-VEC_INLINE vec exact_silu_vec(vec x) {
+VEC_INLINE vec exact_sigmoid_vec(vec x) {
     const vec one = vec_set(1.0f);
     vec_mask negative = vec_less(x, vec_zero());
     vec minus_abs = vec_select(negative, x, vec_negate(x));
     vec e = exact_exp_neg_vec(minus_abs);
     vec top = vec_select(negative, e, one);
-    return vec_mul(x, vec_div(top, vec_add(one, e)));
+    return vec_div(top, vec_add(one, e));
+}
+
+VEC_INLINE vec exact_silu_vec(vec x) {
+    return vec_mul(x, exact_sigmoid_vec(x));
 }
 
 #endif

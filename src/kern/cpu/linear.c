@@ -1,74 +1,42 @@
-/* Linear layers: cuts the outputs and rows into tiles, gives tiles to threads, folds leaves.
- *
- * A tile is up to 6 rows by 1, 2 or 4 panels. Every sum of a tile is made by one thread in the
- * order of numerics N2, so neither the tile's shape nor who computes it changes a bit.
+/* Linear layers: cuts the outputs and rows into tiles (tiles.h), gives tiles to threads, folds
+ * leaves.
  *
  *   outputs of all parts, in panels:   q q q q q q k k v v
- *   few tiles of rows: thread t of n takes the contiguous panels [P t / n, P (t+1) / n), the same at
- *     every step, so that its part of the weights stays near it. Reading weights takes as long as
- *     the arithmetic here: the row tiles of two panels fetch the next two, each its share
+ *   few tiles of rows: thread t of n takes the contiguous panels [P t / n, P (t+1) / n), the
+ *     same at every step, so that its part of the weights stays near it. Reading weights takes as
+ *     long as the arithmetic here: the row tiles of two panels fetch the next two, each its share
  *   more rows: items of (4 panels, up to 16 tiles of rows) are claimed; within an item the panels'
  *     weights stay in the first-level cache while the rows pass by; row blocks of the same panels
- *     are neighbours in the order of claiming, so the weights are read from memory once
- *
- * Rows are cut evenly: 7 rows are 4 + 3 and not 6 + 1, so a tail does not cost a whole tile. */
-#include "kern/cpu/linear_isa.h"
+ *     are neighbours in the order of claiming, so the weights are read from memory once */
+#include "kern/cpu/tiles.h"
 
-enum {
-    GROUP_PANELS = 4,
-    BLOCK_TILES = 16,
-    STATIC_TILES = 3,    /* up to 18 rows */
-    ITEMS_PER_THREAD = 4 /* fewer would leave threads idle at the end */
-};
+enum { STATIC_TILES = 3 }; /* up to 18 rows */
 
-typedef struct tile {
-    int32_t part, panel, n_panel; /* panels are counted from the start of the part */
-    int32_t row, n_row;
-    int32_t fetch_first, fetch_step; /* cpu_leaf's */
-} tile;
-
-/* Outputs and rows of one operation, and what does a tile of it. */
-typedef struct cut cut;
-struct cut {
-    kern_dev *dev;
-    const void *op;
-    void (*tile)(const cut *c, uint8_t *scratch, const tile *t);
-    int32_t n_row, n_part;
+/* Outputs and rows of one operation. */
+typedef struct cut {
+    cpu_tiler rows;
+    int32_t n_part;
     int32_t n_panel[KERN_MAX_PART];
     int32_t unit; /* a tile starts at a multiple of this many panels */
 
-    int32_t n_tile;      /* tiles of rows */
-    int32_t tile_panels; /* widest tile that the rows of a tile leave room for */
-    int32_t group;       /* panels of an item */
-    int32_t n_block;     /* row blocks */
+    int32_t group;   /* panels of an item */
+    int32_t n_block; /* row blocks */
     int32_t n_item;
-};
+} cut;
 
-static int32_t ceil_div(int32_t a, int32_t b) {
-    return (a + b - 1) / b;
-}
-
-/* Start of piece i when n is cut into n_piece even pieces. */
-static int32_t even(int32_t n, int32_t n_piece, int32_t i) {
-    return (int32_t)((int64_t)n * i / n_piece);
-}
-
-static int32_t min32(int32_t a, int32_t b) {
-    return a < b ? a : b;
-}
-
-/* Panels [panel, end) of a part for row tiles [tile0, tile1): panels outside, so that their weights
- * stay in the cache. */
-static void do_panels(const cut *c, int32_t thread, int32_t part, int32_t panel, int32_t end,
-                      int32_t tile0, int32_t tile1) {
+void cpu_tiler_run(const cpu_tiler *c, int32_t thread, int32_t part, int32_t panel, int32_t end,
+                   int32_t tile0, int32_t tile1) {
     uint8_t *scratch = cpu_scratch(c->dev, thread);
     for (int32_t width; panel < end; panel += width) {
+        int32_t left = end - panel;
+        if (c->fence)
+            left = min32(left, c->fence - panel % c->fence);
         width = c->tile_panels;
-        while (width > end - panel)
+        while (width > left)
             width /= 2;
         for (int32_t i = tile0; i < tile1; i++) {
-            tile t = {part, panel,     width,        even(c->n_row, c->n_tile, i),
-                      0,    i - tile0, tile1 - tile0};
+            cpu_tile t = {part, panel,     width,         even(c->n_row, c->n_tile, i),
+                          0,    i - tile0, tile1 - tile0, panel + width == end};
             t.n_row = even(c->n_row, c->n_tile, i + 1) - t.row;
             c->tile(c, scratch, &t);
         }
@@ -86,7 +54,8 @@ static void run_static(void *arg, int32_t thread, int32_t n_thread) {
         int32_t n = ceil_div(c->n_panel[i], c->unit);
         int32_t lo = from > 0 ? from : 0, hi = min32(to, n);
         if (lo < hi)
-            do_panels(c, thread, i, lo * c->unit, min32(hi * c->unit, c->n_panel[i]), 0, c->n_tile);
+            cpu_tiler_run(&c->rows, thread, i, lo * c->unit, min32(hi * c->unit, c->n_panel[i]), 0,
+                          c->rows.n_tile);
         from -= n;
         to -= n;
     }
@@ -95,13 +64,13 @@ static void run_static(void *arg, int32_t thread, int32_t n_thread) {
 static void run_claimed(void *arg, int32_t thread, int32_t n_thread) {
     (void)n_thread;
     const cut *c = arg;
-    for (int32_t item; (item = team_claim(c->dev->team, c->n_item)) >= 0;) {
+    for (int32_t item; (item = team_claim(c->rows.dev->team, c->n_item)) >= 0;) {
         int32_t block = item % c->n_block, group = item / c->n_block, part = 0;
         for (int32_t n; group >= (n = ceil_div(c->n_panel[part], c->group)); part++)
             group -= n;
-        int32_t panel = group * c->group;
-        do_panels(c, thread, part, panel, min32(panel + c->group, c->n_panel[part]),
-                  even(c->n_tile, c->n_block, block), even(c->n_tile, c->n_block, block + 1));
+        int32_t panel = group * c->group, n_tile = c->rows.n_tile;
+        cpu_tiler_run(&c->rows, thread, part, panel, min32(panel + c->group, c->n_panel[part]),
+                      even(n_tile, c->n_block, block), even(n_tile, c->n_block, block + 1));
     }
 }
 
@@ -113,27 +82,29 @@ static int32_t group_count(const cut *c) {
 }
 
 static void cut_run(cut *c) {
-    c->n_tile = ceil_div(c->n_row, CPU_TILE_ROWS);
-    c->tile_panels = CPU_TILE_FLOATS / CPU_PANEL / ceil_div(c->n_row, c->n_tile) >= 4 ? 4 : 2;
-    if (c->n_tile <= STATIC_TILES) {
-        team_run(c->dev->team, run_static, c);
+    kern_dev *dev = c->rows.dev;
+    cpu_tiler_cut_rows(&c->rows);
+    if (c->rows.n_tile <= STATIC_TILES) {
+        team_run(dev->team, run_static, c);
         return;
     }
-    int32_t wanted = ITEMS_PER_THREAD * c->dev->n_thread;
-    c->group = GROUP_PANELS;
-    c->n_block = ceil_div(c->n_tile, BLOCK_TILES);
+    int32_t wanted = CPU_ITEMS_PER_THREAD * dev->n_thread;
+    c->group = CPU_GROUP_PANELS;
+    c->n_block = ceil_div(c->rows.n_tile, CPU_BLOCK_TILES);
     if (group_count(c) * c->n_block < wanted)
         c->group = 2;
     int32_t n_group = group_count(c);
     if (n_group > 0 && n_group * c->n_block < wanted)
-        c->n_block = min32(c->n_tile, ceil_div(wanted, n_group));
+        c->n_block = min32(c->rows.n_tile, ceil_div(wanted, n_group));
     c->n_item = n_group * c->n_block;
-    team_run(c->dev->team, run_claimed, c);
+    team_run(dev->team, run_claimed, c);
 }
 
 /* Everything of a leaf that the weight, the panel and the input row decide. A tile fetches its
- * share of the panels after its own, which follow in memory. `out0`: where the part starts in the weight. */
-static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0, const tile *t) {
+ * share of the panels after its own. `out0`: where the part starts in the weight; `next`:
+ * cpu_tiler's. */
+static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0, const cpu_tile *t,
+                           kern_mem next) {
     cpu_leaf l = {
         .type = w->type,
         .panel_bytes = packed_panel_bytes(w->type, w->n_in),
@@ -145,28 +116,47 @@ static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0
     l.x_stride = q8 ? kern_act_q8_bytes(x->k) : (size_t)x->k * sizeof(float);
     l.x = (const uint8_t *)cpu_ptr(q8 ? x->q8 : x->f32) + (size_t)t->row * l.x_stride;
     l.prefetch = (size_t)t->n_panel * l.panel_bytes;
+    if (t->last && next.at)
+        l.prefetch = (size_t)(next.at - (uintptr_t)l.w); /* may wrap: next may lie before */
     l.fetch_first = t->fetch_first;
     l.fetch_step = t->fetch_step;
     return l;
 }
 
+/* The sums of a tile to columns [o, o + n_valid) of its rows in y. */
+static void store_tile(const cpu_linear_isa *isa, const cpu_linear_work *work, const cpu_tile *t,
+                       const float *tile, int32_t o, int32_t n_valid, float *y) {
+    const kern_linear_part *q = &work->p->part[t->part];
+    const float *bias = q->bias.at ? (const float *)cpu_ptr(q->bias) + o : NULL;
+    size_t stride = (size_t)q->y_stride;
+    int32_t width = t->n_panel * CPU_PANEL;
+    if (!work->y_row) {
+        isa->store(tile, t->n_row, width, n_valid, bias, y + (size_t)t->row * stride + o, stride);
+        return;
+    }
+    for (int32_t r = 0; r < t->n_row; r++) {
+        size_t to = (size_t)work->y_row[t->row + r];
+        isa->store(tile + r * width, 1, width, n_valid, bias, y + to * stride + o, stride);
+    }
+}
+
 /* Walks the leaf program with a stack of partial tiles in scratch; node e goes to y's plane e. */
-static void linear_tile(const cut *c, uint8_t *scratch, const tile *t) {
-    const kern_linear *p = c->op;
+void cpu_linear_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
+    const cpu_linear_work *work = c->op;
+    const kern_linear *p = work->p;
     const kern_linear_part *q = &p->part[t->part];
     const cpu_linear_isa *isa = c->dev->isa->linear;
     int32_t width = t->n_panel * CPU_PANEL, o = t->panel * CPU_PANEL;
-    int32_t n_valid = min32(width, q->n_out - o);
-    float *top = (float *)scratch, *y = (float *)cpu_ptr(q->y);
-    const float *bias = q->bias.at ? (const float *)cpu_ptr(q->bias) + o : NULL;
-    y += (size_t)t->row * (size_t)q->y_stride + (size_t)o;
-    cpu_leaf l = leaf_start(q->w, &p->x, q->out0, t);
+    int32_t x_k0 = c->fence ? t->panel / c->fence * p->n_in : 0;
+    float *top = (float *)scratch;
+    kern_mem y = q->y;
+    cpu_leaf l = leaf_start(q->w, &p->x, q->out0, t, c->next[0]);
     l.n_k = p->leaf_in;
     for (int32_t i = 0; i < p->tree->n_op; i++) {
         int32_t op = p->tree->op[i];
         if (op >= 0) {
-            l.x_k0 = op * p->leaf_in;
-            l.k0 = p->in0 + l.x_k0;
+            l.x_k0 = x_k0 + op * p->leaf_in;
+            l.k0 = p->in0 + op * p->leaf_in;
             l.out = top;
             isa->leaf(&l, t->n_row, t->n_panel);
             top += CPU_TILE_FLOATS;
@@ -175,8 +165,8 @@ static void linear_tile(const cut *c, uint8_t *scratch, const tile *t) {
             isa->add(top - CPU_TILE_FLOATS, top - CPU_TILE_FLOATS, top, t->n_row * width);
         } else {
             top -= CPU_TILE_FLOATS;
-            isa->store(top, t->n_row, width, n_valid, bias, y, (size_t)q->y_stride);
-            y = (float *)((uint8_t *)y + p->node_bytes);
+            store_tile(isa, work, t, top, o, min32(width, q->n_out - o), cpu_ptr(y));
+            y = kern_at(y, p->node_bytes);
         }
     }
 }
@@ -184,36 +174,48 @@ static void linear_tile(const cut *c, uint8_t *scratch, const tile *t) {
 void cpu_linear(kern_dev *dev, const kern_linear *p) {
     if (p->n_row == 0)
         return;
-    cut c = {.dev = dev, .op = p, .tile = linear_tile, .n_row = p->n_row, .unit = 1};
+    cpu_linear_work work = {.p = p};
+    cut c = {.rows = {.dev = dev,
+                      .op = &work,
+                      .tile = cpu_linear_tile,
+                      .n_row = p->n_row,
+                      .fence = p->group_out / CPU_PANEL},
+             .unit = 1};
     c.n_part = p->n_part;
     for (int32_t i = 0; i < p->n_part; i++)
         c.n_panel[i] = ceil_div(p->part[i].n_out, CPU_PANEL);
     cut_run(&c);
 }
 
-/* Gate and up of the same outputs by the same thread; 2 panels are one block of 32 of the q8 form,
- * so a tile writes whole blocks. */
-static void swiglu_tile(const cut *c, uint8_t *scratch, const tile *t) {
-    const kern_swiglu *p = c->op;
+/* Gate and up of the same outputs by the same thread. */
+void cpu_swiglu_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
+    const cpu_swiglu_work *work = c->op;
+    const kern_swiglu *p = work->p;
     const cpu_linear_isa *isa = c->dev->isa->linear;
-    float *gate = (float *)scratch, *up = gate + CPU_TILE_FLOATS;
     int32_t width = t->n_panel * CPU_PANEL, o = t->panel * CPU_PANEL;
+    int32_t n_valid = min32(width, p->n_out - o);
+    float *side[2] = {(float *)scratch, (float *)scratch + CPU_TILE_FLOATS};
     const kern_weight *w[2] = {p->gate, p->up};
     for (int32_t i = 0; i < 2; i++) {
-        cpu_leaf l = leaf_start(w[i], &p->x, p->out0, t);
+        cpu_leaf l = leaf_start(w[i], &p->x, p->out0, t, c->next[i]);
         l.n_k = p->x.k;
-        l.out = i == 0 ? gate : up;
+        l.out = side[i];
         isa->leaf(&l, t->n_row, t->n_panel);
+        for (int32_t r = 0; work->bias[i] && r < t->n_row; r++)
+            isa->add(side[i] + r * width, side[i] + r * width, work->bias[i] + o, n_valid);
     }
-    isa->silu_mul(gate, up, t->n_row * width);
+    isa->glu(&p->rule, side[0], side[0], side[1], t->n_row * width);
     for (int32_t r = 0; r < t->n_row; r++)
-        cpu_act_write(isa, &p->out, t->row + r, o, min32(width, p->n_out - o), gate + r * width);
+        cpu_act_write(isa, &p->out, t->row + r, o, n_valid, side[0] + r * width);
 }
 
 void cpu_swiglu(kern_dev *dev, const kern_swiglu *p) {
     if (p->n_row == 0)
         return;
-    cut c = {.dev = dev, .op = p, .tile = swiglu_tile, .n_row = p->n_row, .n_part = 1, .unit = 2};
+    cpu_swiglu_work work = {.p = p};
+    cut c = {.rows = {.dev = dev, .op = &work, .tile = cpu_swiglu_tile, .n_row = p->n_row},
+             .n_part = 1,
+             .unit = 2};
     c.n_panel[0] = ceil_div(p->n_out, CPU_PANEL);
     cut_run(&c);
 }

@@ -1,18 +1,20 @@
 /* Packed linear micro-kernel, AVX2.
  *
  * The 16 outputs of a panel are two vectors; k is walked upward, and how many rows and panels run
- * side by side changes no sum. Two ways to an exact integer dot without VNNI, both of one block:
+ * side by side changes no sum. Two ways to an exact integer dot without VNNI, both of one group of
+ * 32 or 16 values, in quads of 4:
  *
- *   nibbles   VPMADDUBSW: 4-bit code x int8, two products added in int16: at most 2 * 15 * 127 =
- *             3810 in size. The 8 quads of a block are added in int16: 30480 at most, so nothing
- *             saturates. One VPMADDWD by ones then gives the int32 sum of each output.
- *   bytes     a product of two bytes needs all of int16, so both sides are widened first: even and
- *             odd bytes of a dword become two vectors of int16, VPMADDWD adds pairs in int32.
+ *   short levels   VPMADDUBSW: level x int8, two products added in int16, and a run of quads added
+ *                  in int16 too, less offset * sum(q), so that the end fits (cpu_short_runs). One
+ *                  VPMADDWD by ones then gives int32.
+ *   bytes          a product of two bytes needs all of int16, so both sides are widened first: even
+ *                  and odd bytes of a dword become two vectors of int16, VPMADDWD adds pairs in
+ *                  int32.
  *
  *   dword of output n:   byte  0    1    2    3       even: (k0, k2)   odd: (k1, k3)
- *                              k0   k1   k2   k3      the row's codes are taken apart in the same way
+ *                              k0   k1   k2   k3      the row's codes are taken apart likewise
  *
- * Codes are unsigned with an offset (8, 128), which is undone by -offset * sum(q). */
+ * Levels are unsigned with an offset, which is undone by sums of q. */
 #include <immintrin.h>
 
 #include "kern/cpu/norm__avx2.h"
@@ -78,42 +80,89 @@ INLINE void settle(__m256i *sum) {
     __asm__("" : "+x"(*sum));
 }
 
-/* Adds one quad of 4-bit codes; the first quad of a block starts the int16 sums. */
-INLINE void add_quad(isums sum16, const __m256i *w, const uint8_t *x, size_t x_stride,
-                     const bool first, const int n_row, const int n_vec) {
+/* The levels of a quad of the block at w, vector v. */
+INLINE __m256i load_levels(const dtype type, const uint8_t *w, size_t panel_bytes, const int quad,
+                           const int v) {
+    if (block_forms[type].bits == 8)
+        return load_vec(w + CPU_LINE * quad, panel_bytes, v);
+    const int low = packed_low_bits(type), high = packed_high_bits(type);
+    const int j = quad % 4, up = quad / 4 * 4;
+    __m256i code = load_vec(w + CPU_LINE * packed_line(low, j), panel_bytes, v);
+    code = _mm256_and_si256(_mm256_srli_epi16(code, packed_shift(low, j) + up),
+                            _mm256_set1_epi8((char)((1 << low) - 1)));
+    if (high) {
+        const int left = low - packed_shift(high, j) - up;
+        __m256i bits = load_vec(w + CPU_LINE * (low + packed_line(high, j)), panel_bytes, v);
+        bits = left > 0 ? _mm256_slli_epi16(bits, left) : _mm256_srli_epi16(bits, -left);
+        bits = _mm256_and_si256(bits, _mm256_set1_epi8((char)(((1 << high) - 1) << low)));
+        code = _mm256_or_si256(code, bits);
+    }
+    if (block_forms[type].table == BLOCK_NO_TABLE)
+        return code;
+    const void *table = block_tables[block_forms[type].table];
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(table)), code);
+}
+
+/* Quad i of group g in the order of the dots: quads j and j + 4 of a block share a line. */
+INLINE int nth_quad(const dtype type, const int g, const int i) {
+    return block_forms[type].group == CPU_BLOCK ? i / 2 + i % 2 * 4 : 4 * g + i;
+}
+
+/* Sums of a row's codes over group g, one for each int16 lane of a dword; at: the block's sums. */
+INLINE __m256i lane_sums(const dtype type, const int g, const uint8_t *at) {
+    if (block_forms[type].group == CPU_BLOCK)
+        return _mm256_add_epi16(broadcast_dword(at), broadcast_dword(at + 4));
+    return broadcast_dword(at + 4 * g);
+}
+
+/* Adds quad i of group g in int16; the first of a run starts the sums, with the offset's share. */
+INLINE void add_quad(isums sum16, const dtype type, const int g, const int i, const bool first,
+                     const uint8_t *w, size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum,
+                     size_t x_stride, const int n_row, const int n_vec) {
+    const int quad = nth_quad(type, g, i), offset = block_forms[type].offset;
+    __m256i level[VECS];
+#pragma GCC unroll 8
+    for (int v = 0; v < n_vec; v++)
+        level[v] = load_levels(type, w, panel_bytes, quad, v);
 #pragma GCC unroll 8
     for (int r = 0; r < n_row; r++) {
-        __m256i q = broadcast_dword(x + (size_t)r * x_stride);
+        const size_t row = (size_t)r * x_stride;
+        __m256i q = broadcast_dword(x + row + 4 * quad), undo = q;
+        if (first && offset)
+            undo = _mm256_mullo_epi16(lane_sums(type, g, x_sum + row),
+                                      _mm256_set1_epi16((int16_t)offset));
 #pragma GCC unroll 8
         for (int v = 0; v < n_vec; v++) {
-            __m256i pairs = _mm256_maddubs_epi16(w[v], q);
-            sum16[r][v] = first ? pairs : _mm256_add_epi16(sum16[r][v], pairs);
+            __m256i pairs = _mm256_maddubs_epi16(level[v], q);
+            if (!first)
+                sum16[r][v] = _mm256_add_epi16(sum16[r][v], pairs);
+            else
+                sum16[r][v] = offset ? _mm256_sub_epi16(pairs, undo) : pairs;
             settle(&sum16[r][v]);
         }
     }
 }
 
-/* Line j holds quad j in the low nibbles and quad j + 4 in the high ones. */
-INLINE void dot_nibbles(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
-                        size_t x_stride, const int n_row, const int n_vec) {
-    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+/* isum = the dots of group g; x: the rows' codes of the block, x_sum: their sums. */
+INLINE void dot_short(isums isum, const dtype type, const int g, const uint8_t *w,
+                      size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
+                      const int n_row, const int n_vec) {
+    const int n_run = cpu_short_runs(type), n_quad = block_forms[type].group / 4 / n_run;
+#pragma GCC unroll 2
+    for (int run = 0; run < n_run; run++) {
+        isums sum16;
 #pragma GCC unroll 8
-    for (int j = 0; j < 4; j++) {
-        __m256i lo[VECS], hi[VECS];
+        for (int i = 0; i < n_quad; i++)
+            add_quad(sum16, type, g, run * n_quad + i, i == 0, w, panel_bytes, x, x_sum, x_stride,
+                     n_row, n_vec);
 #pragma GCC unroll 8
-        for (int v = 0; v < n_vec; v++) {
-            __m256i both = load_vec(w + CPU_LINE * j, panel_bytes, v);
-            lo[v] = _mm256_and_si256(both, low);
-            hi[v] = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+        for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+            for (int v = 0; v < n_vec; v++) {
+                __m256i sum = _mm256_madd_epi16(sum16[r][v], _mm256_set1_epi16(1));
+                isum[r][v] = run ? _mm256_add_epi32(isum[r][v], sum) : sum;
+            }
         }
-        add_quad(isum, lo, x + 4 * j, x_stride, j == 0, n_row, n_vec);
-        add_quad(isum, hi, x + 4 * j + 16, x_stride, false, n_row, n_vec);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < n_row; r++) {
-#pragma GCC unroll 8
-        for (int v = 0; v < n_vec; v++)
-            isum[r][v] = _mm256_madd_epi16(isum[r][v], ones);
     }
 }
 
@@ -145,29 +194,86 @@ INLINE void add_halves(isums isum, const __m256i *w, int16_t wide[ROWS][2][16], 
     }
 }
 
-INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
-                      size_t x_stride, const int n_row, const int n_vec) {
+INLINE void dot_bytes(isums isum, const dtype type, const uint8_t *w, size_t panel_bytes,
+                      const uint8_t *x, const uint8_t *x_sum, size_t x_stride, const int n_row,
+                      const int n_vec) {
     _Alignas(32) int16_t wide[ROWS][2][16];
     const __m256i low = _mm256_set1_epi16(255);
+    const __m256i undo = _mm256_set1_epi16(-(int16_t)block_forms[type].offset);
     widen_rows(wide, x, x_stride, n_row);
+    __asm__("" : "+m"(wide)); /* left alone, gcc keeps it in registers and shuffles */
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) {
+    for (int i = 0; i < 8; i++) {
+        const int quad = nth_quad(type, 0, i);
         __m256i half[VECS];
 #pragma GCC unroll 8
         for (int v = 0; v < n_vec; v++)
-            half[v] = _mm256_and_si256(load_vec(w + CPU_LINE * j, panel_bytes, v), low);
-        add_halves(isum, half, wide, 0, j, j == 0, n_row, n_vec);
+            half[v] = _mm256_and_si256(load_levels(type, w, panel_bytes, quad, v), low);
+        add_halves(isum, half, wide, 0, quad, i == 0, n_row, n_vec);
 #pragma GCC unroll 8
         for (int v = 0; v < n_vec; v++)
-            half[v] = _mm256_srli_epi16(load_vec(w + CPU_LINE * j, panel_bytes, v), 8);
-        add_halves(isum, half, wide, 1, j, false, n_row, n_vec);
+            half[v] = _mm256_srli_epi16(load_levels(type, w, panel_bytes, quad, v), 8);
+        add_halves(isum, half, wide, 1, quad, false, n_row, n_vec);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        __m256i sum = lane_sums(type, 0, x_sum + (size_t)r * x_stride);
+        __m256i start = _mm256_madd_epi16(sum, undo);
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++)
+            isum[r][v] = _mm256_add_epi32(isum[r][v], start);
     }
 }
 
-/* 8 scales of vector v; scale: those of the block in the first panel. */
-INLINE __m256 load_scales(const uint8_t *scale, size_t panel_bytes, int v) {
-    const uint8_t *at = scale + (size_t)(v / 2) * panel_bytes + 16 * (v % 2);
+INLINE __m256 load_f16(const uint8_t *at) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)at));
+}
+
+INLINE __m256i load_bytes(const uint8_t *at) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)at));
+}
+
+/* 2^(e - 128) as bits. From e = 2 on e - 1 is the exponent field; below, the subnormals 2^21 and
+ * 2^22 units, which (e + 1) << 21 gives, are larger than what the other formula gives. */
+INLINE __m256 exponent_scale(__m256i e) {
+    const __m256i one = _mm256_set1_epi32(1);
+    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+    __m256i small = _mm256_slli_epi32(_mm256_add_epi32(e, one), 21);
+    return _mm256_castsi256_ps(_mm256_max_epi32(normal, small));
+}
+
+/* Scales of group g: 8 of vector v. head, part: those of the block in the first panel. */
+INLINE __m256 load_scale(const dtype type, const int g, const uint8_t *head, const uint8_t *part,
+                         size_t panel_bytes, int v) {
+    const block_form f = block_forms[type];
+    const size_t panel = (size_t)(v / 2) * panel_bytes;
+    part += panel + (size_t)(8 * (v % 2));
+    if (f.scaling == BLOCK_EXPONENT)
+        return exponent_scale(_mm256_and_si256(load_bytes(part), _mm256_set1_epi32(255)));
+    __m256 d = load_f16(head + panel + 16 * (v % 2));
+    if (f.scaling < BLOCK_D_SC)
+        return d;
+    __m256i sc = load_bytes(part + 16 * g);
+    if (f.scaling == BLOCK_D_SC_MN && f.group == 16)
+        sc = _mm256_and_si256(sc, _mm256_set1_epi32(15));
+    return _mm256_mul_ps(d, _mm256_cvtepi32_ps(sc));
+}
+
+INLINE bool has_minimum(const dtype type) {
+    return block_forms[type].scaling == BLOCK_D_M || block_forms[type].scaling == BLOCK_D_SC_MN;
+}
+
+INLINE __m256 load_minimum(const dtype type, const int g, const uint8_t *head, const uint8_t *part,
+                           size_t panel_bytes, int v) {
+    const block_form f = block_forms[type];
+    const size_t panel = (size_t)(v / 2) * panel_bytes;
+    __m256 m = load_f16(head + 32 + panel + 16 * (v % 2));
+    if (f.scaling == BLOCK_D_M)
+        return m;
+    __m256i mn = load_bytes(part + panel + 8 * (v % 2) + 16 * (f.group == 16 ? g : 1));
+    if (f.group == 16)
+        mn = _mm256_and_si256(_mm256_srli_epi32(mn, 4), _mm256_set1_epi32(15));
+    return _mm256_mul_ps(m, _mm256_cvtepi32_ps(mn));
 }
 
 INLINE void prefetch(const uint8_t *at, size_t panel_bytes, int bytes, const int n_vec) {
@@ -179,31 +285,37 @@ INLINE void prefetch(const uint8_t *at, size_t panel_bytes, int bytes, const int
     }
 }
 
-/* acc += (d dx) isum, then with a minimum acc += m xs. x_dx points to dx of row 0; xs and sum lie
- * `plane` bytes further on each. */
-INLINE void scale_block(sums acc, isums isum, const dtype type, const uint8_t *scale,
-                        size_t panel_bytes, const uint8_t *x_dx, size_t plane, size_t x_stride,
-                        const int n_row, const int n_vec) {
-    const int offset = type == DTYPE_Q4_0 ? 8 : type == DTYPE_Q8_0 ? 128 : 0;
+/* What multiplies the minimum of group g: a row's xs, or dx * sum of a half of the block. */
+INLINE __m256 row_xs(const dtype type, const int g, const uint8_t *xs, const uint8_t *sum,
+                     __m256 dx) {
+    if (block_forms[type].group == CPU_BLOCK)
+        return broadcast(xs);
+    __m256i exact = _mm256_madd_epi16(lane_sums(type, g, sum), _mm256_set1_epi16(1));
+    return _mm256_mul_ps(dx, _mm256_cvtepi32_ps(exact));
+}
+
+/* acc += (scale dx) isum, then with a minimum acc += minimum xs. x_dx points to dx of row 0; xs lie
+ * `plane` bytes further on. */
+INLINE void scale_group(sums acc, isums isum, const dtype type, const int g, const uint8_t *head,
+                        const uint8_t *part, size_t panel_bytes, const uint8_t *x_dx, size_t plane,
+                        const uint8_t *x_sum, size_t x_stride, const int n_row, const int n_vec) {
     __m256 d[VECS], m[VECS];
 #pragma GCC unroll 8
     for (int v = 0; v < n_vec; v++) {
-        d[v] = load_scales(scale, panel_bytes, v);
-        m[v] = type == DTYPE_Q4_1 ? load_scales(scale + 32, panel_bytes, v) : d[v];
+        d[v] = load_scale(type, g, head, part, panel_bytes, v);
+        m[v] = has_minimum(type) ? load_minimum(type, g, head, part, panel_bytes, v) : d[v];
     }
 #pragma GCC unroll 8
     for (int r = 0; r < n_row; r++) {
-        const uint8_t *at = x_dx + (size_t)r * x_stride;
-        __m256 dx = broadcast(at), xs = broadcast(at + plane);
-        int32_t sum;
-        memcpy(&sum, at + 2 * plane, 4);
-        __m256i start = _mm256_set1_epi32(-offset * sum);
+        const size_t row = (size_t)r * x_stride;
+        __m256 dx = broadcast(x_dx + row), xs = dx;
+        if (has_minimum(type))
+            xs = row_xs(type, g, x_dx + row + plane, x_sum + row, dx);
 #pragma GCC unroll 8
         for (int v = 0; v < n_vec; v++) {
-            __m256i exact = offset ? _mm256_add_epi32(isum[r][v], start) : isum[r][v];
-            acc[r][v] =
-                _mm256_fmadd_ps(_mm256_mul_ps(d[v], dx), _mm256_cvtepi32_ps(exact), acc[r][v]);
-            if (type == DTYPE_Q4_1)
+            __m256 dot = _mm256_cvtepi32_ps(isum[r][v]);
+            acc[r][v] = _mm256_fmadd_ps(_mm256_mul_ps(d[v], dx), dot, acc[r][v]);
+            if (has_minimum(type))
                 acc[r][v] = _mm256_fmadd_ps(m[v], xs, acc[r][v]);
         }
     }
@@ -213,29 +325,40 @@ INLINE void piece_quantised(const piece *p, const dtype type, const int n_row, c
     const cpu_leaf *l = p->l;
     const size_t pb = l->panel_bytes, stride = l->x_stride;
     const size_t plane = (size_t)l->x_k / CPU_BLOCK * 4;
-    const size_t quant_bytes = packed_quant_bytes(type), scale_bytes = packed_scale_bytes(type);
+    const size_t quant_bytes = packed_quant_bytes(type), unit_bytes = packed_unit_bytes(type);
+    const size_t n_unit = (size_t)packed_unit_blocks(type);
     const size_t w_b0 = (size_t)l->k0 / CPU_BLOCK, x_b0 = (size_t)l->x_k0 / CPU_BLOCK;
-    const uint8_t *w = p->w + w_b0 * quant_bytes, *scale = p->w + l->scale_at + w_b0 * scale_bytes;
+    const uint8_t *w = p->w + w_b0 * quant_bytes, *scales = p->w + l->scale_at;
     const uint8_t *x = p->x + l->x_k0, *x_dx = p->x + l->x_k + x_b0 * 4;
+    const uint8_t *x_sum = p->x + l->x_k + 2 * plane + x_b0 * 8;
     int32_t fetch = l->fetch_first;
     sums acc;
     clear_sums(acc, n_row, n_vec);
     for (int32_t b = 0; b < l->n_k / CPU_BLOCK; b++) {
-        isums isum;
-        if (type == DTYPE_Q8_0)
-            dot_bytes(isum, w, pb, x, stride, n_row, n_vec);
-        else
-            dot_nibbles(isum, w, pb, x, stride, n_row, n_vec);
+        const size_t w_b = w_b0 + (size_t)b;
+        const uint8_t *head = scales + w_b / n_unit * unit_bytes;
+        const uint8_t *part =
+            head + packed_head_bytes(type) + w_b % n_unit * packed_part_bytes(type);
         if (b == fetch) {
             prefetch(w + l->prefetch, pb, (int)quant_bytes, n_vec);
-            prefetch(scale + l->prefetch, pb, (int)scale_bytes, n_vec);
+            prefetch(scales + w_b * unit_bytes / n_unit + l->prefetch, pb,
+                     (int)(unit_bytes / n_unit), n_vec);
             fetch += l->fetch_step;
         }
-        scale_block(acc, isum, type, scale, pb, x_dx, plane, stride, n_row, n_vec);
+#pragma GCC unroll 2
+        for (int g = 0; g < CPU_BLOCK / block_forms[type].group; g++) {
+            isums isum;
+            if (cpu_is_short(type))
+                dot_short(isum, type, g, w, pb, x, x_sum, stride, n_row, n_vec);
+            else
+                dot_bytes(isum, type, w, pb, x, x_sum, stride, n_row, n_vec);
+            scale_group(acc, isum, type, g, head, part, pb, x_dx, plane, x_sum, stride, n_row,
+                        n_vec);
+        }
         w += quant_bytes;
-        scale += scale_bytes;
         x += CPU_BLOCK;
         x_dx += 4;
+        x_sum += 8;
     }
     store_sums(p, acc, n_row, n_vec);
 }
@@ -246,7 +369,7 @@ INLINE __m256 load_column(const dtype type, const uint8_t *w, size_t k, size_t p
     if (type == DTYPE_F32)
         return _mm256_castsi256_ps(load_vec(w + 64 * k, panel_bytes, v));
     if (type == DTYPE_F16)
-        return load_scales(w + 32 * k, panel_bytes, v);
+        return load_f16(w + 32 * k + (size_t)(v / 2) * panel_bytes + 16 * (v % 2));
     __m256i pair = load_vec(w + 64 * (k / 2), panel_bytes, v);
     const __m256i high = _mm256_set1_epi32((int)0xFFFF0000u);
     return _mm256_castsi256_ps(k % 2 ? _mm256_and_si256(pair, high) : _mm256_slli_epi32(pair, 16));
@@ -329,14 +452,30 @@ SHAPES(f16, DTYPE_F16)
 SHAPES(bf16, DTYPE_BF16)
 SHAPES(q4_0, DTYPE_Q4_0)
 SHAPES(q4_1, DTYPE_Q4_1)
+SHAPES(q5_0, DTYPE_Q5_0)
+SHAPES(q5_1, DTYPE_Q5_1)
 SHAPES(q8_0, DTYPE_Q8_0)
+SHAPES(q2_k, DTYPE_Q2_K)
+SHAPES(q3_k, DTYPE_Q3_K)
+SHAPES(q4_k, DTYPE_Q4_K)
+SHAPES(q5_k, DTYPE_Q5_K)
+SHAPES(q6_k, DTYPE_Q6_K)
+SHAPES(iq4_nl, DTYPE_IQ4_NL)
+SHAPES(iq4_xs, DTYPE_IQ4_XS)
+SHAPES(mxfp4, DTYPE_MXFP4)
 
 /* Panels outside, so that the weights of a piece are still in the first-level cache for its other
  * rows. */
 static void leaf_avx2(const cpu_leaf *l, int32_t n_row, int32_t n_panel) {
     static piece_fn *const(*const shapes[])[ROWS] = {
-        [DTYPE_F32] = f32_shapes,   [DTYPE_F16] = f16_shapes,   [DTYPE_BF16] = bf16_shapes,
-        [DTYPE_Q4_0] = q4_0_shapes, [DTYPE_Q4_1] = q4_1_shapes, [DTYPE_Q8_0] = q8_0_shapes,
+        [DTYPE_F32] = f32_shapes,       [DTYPE_F16] = f16_shapes,
+        [DTYPE_BF16] = bf16_shapes,     [DTYPE_Q4_0] = q4_0_shapes,
+        [DTYPE_Q4_1] = q4_1_shapes,     [DTYPE_Q5_0] = q5_0_shapes,
+        [DTYPE_Q5_1] = q5_1_shapes,     [DTYPE_Q8_0] = q8_0_shapes,
+        [DTYPE_Q2_K] = q2_k_shapes,     [DTYPE_Q3_K] = q3_k_shapes,
+        [DTYPE_Q4_K] = q4_k_shapes,     [DTYPE_Q5_K] = q5_k_shapes,
+        [DTYPE_Q6_K] = q6_k_shapes,     [DTYPE_IQ4_NL] = iq4_nl_shapes,
+        [DTYPE_IQ4_XS] = iq4_xs_shapes, [DTYPE_MXFP4] = mxfp4_shapes,
     };
     int32_t wide = n_row <= WIDE_ROWS && n_panel >= PANELS ? PANELS : 1;
     piece p = {.l = l, .x = l->x, .out_stride = n_panel * CPU_PANEL};
@@ -366,5 +505,7 @@ const cpu_linear_isa cpu_linear_avx2 = {
     .quantise = cpu_quantise__avx2,
     .square_sum = cpu_square_sum__avx2,
     .scale = cpu_scale__avx2,
-    .silu_mul = cpu_silu_mul__avx2,
+    .add_scaled = cpu_add_scaled__avx2,
+    .glu = cpu_glu__avx2,
+    .softcap = cpu_softcap__avx2,
 };

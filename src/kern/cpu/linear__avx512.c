@@ -1,53 +1,57 @@
 /* Packed linear micro-kernel, AVX-512 without VNNI: the integer dot, exact in the same two ways as
  * linear__avx2.c.
  *
- *   nibbles   VPMADDUBSW adds two products in int16, at most 2 * 15 * 127 = 3810 in size; the 8
- *             quads of a block are added in int16 (30480 at most), then VPMADDWD by ones.
- *   bytes     both sides are widened to int16, even and odd bytes apart; VPMADDWD adds pairs. */
+ *   short levels   VPMADDUBSW adds two products in int16, a run of quads is added in int16 with the
+ *                  offset taken off (cpu_short_runs), then VPMADDWD by ones.
+ *   bytes          both sides are widened to int16, even and odd bytes apart; VPMADDWD adds pairs. */
 #include "kern/cpu/linear_avx512.h"
 
-INLINE __m512i broadcast_dword(const void *at) {
-    int32_t dword;
-    memcpy(&dword, at, 4);
-    return _mm512_set1_epi32(dword);
-}
-
-/* Adds one quad of 4-bit codes; the first quad of a block starts the int16 sums. */
-INLINE void add_quad(isums sum16, const __m512i *w, const uint8_t *x, size_t x_stride,
-                     const bool first, const int n_row, const int n_panel) {
+/* Adds quad i of group g in int16; the first of a run starts the sums, with the offset's share. */
+INLINE void add_quad(isums sum16, const dtype type, const int g, const int i, const bool first,
+                     const uint8_t *w, size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum,
+                     size_t x_stride, const int n_row, const int n_panel) {
+    const int quad = nth_quad(type, g, i), offset = block_forms[type].offset;
+    __m512i level[PANELS];
+#pragma GCC unroll 8
+    for (int p = 0; p < n_panel; p++)
+        level[p] = load_levels(type, w + (size_t)p * panel_bytes, quad);
 #pragma GCC unroll 8
     for (int r = 0; r < n_row; r++) {
-        __m512i q = broadcast_dword(x + (size_t)r * x_stride);
+        const size_t row = (size_t)r * x_stride;
+        __m512i q = broadcast_dword(x + row + 4 * quad), undo = q;
+        if (first && offset)
+            undo = _mm512_mullo_epi16(lane_sums(type, g, x_sum + row),
+                                      _mm512_set1_epi16((int16_t)offset));
 #pragma GCC unroll 8
         for (int p = 0; p < n_panel; p++) {
-            __m512i pairs = _mm512_maddubs_epi16(w[p], q);
-            sum16[r][p] = first ? pairs : _mm512_add_epi16(sum16[r][p], pairs);
+            __m512i pairs = _mm512_maddubs_epi16(level[p], q);
+            if (!first)
+                sum16[r][p] = _mm512_add_epi16(sum16[r][p], pairs);
+            else
+                sum16[r][p] = offset ? _mm512_sub_epi16(pairs, undo) : pairs;
         }
     }
 }
 
-/* Line j holds quad j in the low nibbles and quad j + 4 in the high ones. */
-INLINE void dot_nibbles(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
-                        size_t x_stride, const int n_row, const int n_panel) {
-    const __m512i low = _mm512_set1_epi8(15), ones = _mm512_set1_epi16(1);
-    isums sum16;
+INLINE void dot_short(isums isum, const dtype type, const int g, const uint8_t *w,
+                      size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
+                      const int n_row, const int n_panel) {
+    const int n_run = cpu_short_runs(type), n_quad = block_forms[type].group / 4 / n_run;
+#pragma GCC unroll 2
+    for (int run = 0; run < n_run; run++) {
+        isums sum16;
 #pragma GCC unroll 8
-    for (int j = 0; j < 4; j++) {
-        __m512i lo[PANELS], hi[PANELS];
+        for (int i = 0; i < n_quad; i++)
+            add_quad(sum16, type, g, run * n_quad + i, i == 0, w, panel_bytes, x, x_sum, x_stride,
+                     n_row, n_panel);
 #pragma GCC unroll 8
-        for (int p = 0; p < n_panel; p++) {
-            __m512i v = _mm512_loadu_si512(w + (size_t)p * panel_bytes + CPU_LINE * j);
-            lo[p] = _mm512_and_si512(v, low);
-            hi[p] = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+        for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+            for (int p = 0; p < n_panel; p++) {
+                __m512i sum = _mm512_madd_epi16(sum16[r][p], _mm512_set1_epi16(1));
+                isum[r][p] = run ? _mm512_add_epi32(isum[r][p], sum) : sum;
+            }
         }
-        add_quad(sum16, lo, x + 4 * j, x_stride, j == 0, n_row, n_panel);
-        add_quad(sum16, hi, x + 4 * j + 16, x_stride, false, n_row, n_panel);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < n_row; r++) {
-#pragma GCC unroll 8
-        for (int p = 0; p < n_panel; p++)
-            isum[r][p] = _mm512_add_epi32(isum[r][p], _mm512_madd_epi16(sum16[r][p], ones));
     }
 }
 
@@ -64,24 +68,33 @@ INLINE void widen_rows(int16_t wide[ROWS][2][16], const uint8_t *x, size_t x_str
     }
 }
 
-INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const uint8_t *x,
-                      size_t x_stride, const int n_row, const int n_panel) {
+INLINE void dot_bytes(isums isum, const dtype type, const uint8_t *w, size_t panel_bytes,
+                      const uint8_t *x, const uint8_t *x_sum, size_t x_stride, const int n_row,
+                      const int n_panel) {
     _Alignas(32) int16_t wide[ROWS][2][16];
     const __m512i low = _mm512_set1_epi16(255);
     widen_rows(wide, x, x_stride, n_row);
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; j++) {
+    for (int r = 0; r < n_row; r++) {
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++)
+            isum[r][p] =
+                times_sum(type, 0, x_sum + (size_t)r * x_stride, -block_forms[type].offset);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const int quad = nth_quad(type, 0, i);
         __m512i even[PANELS], odd[PANELS];
 #pragma GCC unroll 8
         for (int p = 0; p < n_panel; p++) {
-            __m512i v = _mm512_loadu_si512(w + (size_t)p * panel_bytes + CPU_LINE * j);
-            even[p] = _mm512_and_si512(v, low);
-            odd[p] = _mm512_srli_epi16(v, 8);
+            __m512i level = load_levels(type, w + (size_t)p * panel_bytes, quad);
+            even[p] = _mm512_and_si512(level, low);
+            odd[p] = _mm512_srli_epi16(level, 8);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < n_row; r++) {
-            __m512i q0 = broadcast_dword(wide[r][0] + 2 * j);
-            __m512i q1 = broadcast_dword(wide[r][1] + 2 * j);
+            __m512i q0 = broadcast_dword(wide[r][0] + 2 * quad);
+            __m512i q1 = broadcast_dword(wide[r][1] + 2 * quad);
 #pragma GCC unroll 8
             for (int p = 0; p < n_panel; p++) {
                 __m512i sum =
@@ -92,6 +105,15 @@ INLINE void dot_bytes(isums isum, const uint8_t *w, size_t panel_bytes, const ui
     }
 }
 
+INLINE void dot_group(isums isum, const dtype type, const int g, const uint8_t *w,
+                      size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
+                      const int n_row, const int n_panel) {
+    if (cpu_is_short(type))
+        dot_short(isum, type, g, w, panel_bytes, x, x_sum, x_stride, n_row, n_panel);
+    else
+        dot_bytes(isum, type, w, panel_bytes, x, x_sum, x_stride, n_row, n_panel);
+}
+
 const cpu_linear_isa cpu_linear_avx512 = {
     .leaf = leaf_avx512,
     .store = store_avx512,
@@ -99,5 +121,7 @@ const cpu_linear_isa cpu_linear_avx512 = {
     .quantise = cpu_quantise__avx512,
     .square_sum = cpu_square_sum__avx512,
     .scale = cpu_scale__avx512,
-    .silu_mul = cpu_silu_mul__avx512,
+    .add_scaled = cpu_add_scaled__avx512,
+    .glu = cpu_glu__avx512,
+    .softcap = cpu_softcap__avx512,
 };

@@ -36,8 +36,10 @@ typedef struct cpu_leaf {
 
 struct cpu_linear_isa {
     /* n_row 1..CPU_TILE_ROWS; n_panel 1, 2, or 4 when n_row <= 3.
-     * Quantised: per block, k ascending: isum = exact integer sum of w * q (w = nibble - 8, nibble,
-     * int8), acc = fma(d * dx, (float)isum, acc); Q4_1 then acc = fma(m, xs, acc).
+     * Quantised: per group of 32 or 16 values that share a scale, k ascending: isum = exact integer
+     * sum of (level - offset) * q, acc = fma(scale * dx, (float)isum, acc); with a minimum then acc
+     * = fma(minimum, xs, acc), where xs = dx * (float)sum of the group. tensor/block.h has the
+     * words.
      * Float: acc = fma(w, x, acc), k ascending, w widened to f32. */
     void (*leaf)(const cpu_leaf *l, int32_t n_row, int32_t n_panel);
 
@@ -50,16 +52,22 @@ struct cpu_linear_isa {
 
     /* Activation blocks of 32 (rule in kern.h); cpu_q8_scale says what happens at the edges. */
     void (*quantise)(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
-                     int32_t *sum);
+                     int16_t *sum);
 
     /* Sum of x^2: lane[j % 16] = fma(x[j], x[j], lane[j % 16]), then the fold of 16. */
     float (*square_sum)(const float *x, int32_t n);
 
-    /* out[j] = (x[j] * factor) * weight[j] */
+    /* out[j] = (x[j] * factor) * weight[j]; out may be x. */
     void (*scale)(const float *x, float factor, const float *weight, int32_t n, float *out);
 
-    /* g[j] = exact_silu(g[j]) * u[j]; any NaN becomes the one NaN. */
-    void (*silu_mul)(float *g, const float *u, int32_t n);
+    /* y[j] = fma(w, x[j], y[j]) */
+    void (*add_scaled)(float *y, float w, const float *x, int32_t n);
+
+    /* out[j] = rule(g[j], u[j]) (kern_glu_rule); out may be g. Any NaN becomes the one NaN. */
+    void (*glu)(const kern_glu_rule *rule, float *out, const float *g, const float *u, int32_t n);
+
+    /* x[j] = cap * tanh(x[j] / cap) (kern_softcap); any NaN becomes the one NaN. */
+    void (*softcap)(float *x, float cap, int32_t n);
 };
 
 extern const cpu_linear_isa cpu_linear_scalar, cpu_linear_avx2, cpu_linear_avx512,
@@ -70,6 +78,21 @@ static inline float cpu_nan(void) {
     float f;
     memcpy(&f, &bits, 4);
     return f;
+}
+
+/* VPMADDUBSW adds the products of two unsigned levels with two codes in int16; it saturates, so 2 *
+ * 127 * the largest level must be at most 32767. Levels up to 129 are short in that sense; Q8_0's
+ * and IQ4's are not. n quads then add 2 n products in each int16 lane, where sums may wrap on their
+ * way as long as the end fits, offset * (the lane's sum of codes) taken off, modulo 2^16 too:
+ *   2 n max|level - offset| 127 <= 32767, that is  n max|level - offset| <= 129
+ * A group is added in as many runs of quads as that takes. */
+static inline bool cpu_is_short(dtype type) {
+    return block_forms[type].most <= 129;
+}
+static inline int cpu_short_runs(dtype type) {
+    int below = block_forms[type].offset, above = block_forms[type].most - below;
+    int n_quad = block_forms[type].group / 4;
+    return n_quad * (above > below ? above : below) <= 129 ? 1 : 2;
 }
 
 /* Scale of a block from the largest |x| given as its bits (for non-negative floats the order of the
@@ -110,8 +133,8 @@ static inline void cpu_act_write(const cpu_linear_isa *isa, const kern_act *act,
         size_t n_block = k / CPU_BLOCK, b = at / CPU_BLOCK;
         float *dx = (float *)(record + k);
         float *xs = dx + n_block;
-        int32_t *sum = (int32_t *)(record + k) + 2 * n_block;
-        isa->quantise(x, n / CPU_BLOCK, (int8_t *)record + at, dx + b, xs + b, sum + b);
+        int16_t *sum = (int16_t *)(xs + n_block);
+        isa->quantise(x, n / CPU_BLOCK, (int8_t *)record + at, dx + b, xs + b, sum + 4 * b);
     }
 }
 

@@ -3,7 +3,10 @@
 
 #include "kern/cpu/vec_avx2.h"
 
+#include "kern/cpu/code_sums.h"
 #include "kern/cpu/exact_vec.h"
+
+#include "kern/cpu/gate_vec.h"
 #include "kern/exact_math.h"
 
 void cpu_add__avx2(float *out, const float *a, const float *b, int32_t n) {
@@ -53,33 +56,30 @@ static inline float refit(const __m256 *x, const __m256i *q) {
 
 /* Packing works in each half of a vector: the bytes come out as dwords
  *   q0[0..3] q1[0..3] q2[0..3] q3[0..3] | q0[4..7] q1[4..7] q2[4..7] q3[4..7] */
-static inline void store_codes(int8_t *to, const __m256i *q) {
+static inline __m256i pack_codes(const __m256i *q) {
     __m256i words01 = _mm256_packs_epi32(q[0], q[1]), words23 = _mm256_packs_epi32(q[2], q[3]);
     __m256i bytes = _mm256_packs_epi16(words01, words23);
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256((__m256i *)to, _mm256_permutevar8x32_epi32(bytes, order));
+    return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 void cpu_quantise__avx2(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
-                        int32_t *sum) {
+                        int16_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
         __m256 v[N_VEC];
-        __m256i code[N_VEC], total = _mm256_setzero_si256();
+        __m256i code[N_VEC];
         for (int i = 0; i < N_VEC; i++)
             v[i] = _mm256_loadu_ps(x + 8 * i);
         float id;
         bool finite = cpu_q8_scale(amax_bits(v), &dx[b], &id);
         __m256i keep = _mm256_set1_epi32(finite ? -1 : 0);
         __m256 by = _mm256_set1_ps(id);
-        for (int i = 0; i < N_VEC; i++) {
+        for (int i = 0; i < N_VEC; i++)
             code[i] = _mm256_and_si256(keep, _mm256_cvtps_epi32(_mm256_mul_ps(v[i], by)));
-            total = _mm256_add_epi32(total, code[i]);
-        }
-        store_codes(q, code);
+        __m256i codes = pack_codes(code);
+        _mm256_storeu_si256((__m256i *)q, codes);
         if (id > 0.0f)
             dx[b] = refit(v, code);
-        sum[b] = sum_lanes(total);
-        xs[b] = dx[b] * (float)sum[b];
+        xs[b] = dx[b] * (float)code_sums_store(sum + 4 * b, codes);
     }
 }
 
@@ -120,19 +120,15 @@ void cpu_scale__avx2(const float *x, float factor, const float *weight, int32_t 
     }
 }
 
-static inline __m256 silu_mul8(__m256 g, __m256 u) {
-    __m256 y = _mm256_mul_ps(exact_silu_vec(g), u);
-    __m256 nan = _mm256_cmp_ps(y, y, _CMP_UNORD_Q);
-    return _mm256_blendv_ps(y, _mm256_set1_ps(cpu_nan()), nan);
+void cpu_add_scaled__avx2(float *y, float w, const float *x, int32_t n) {
+    add_scaled_vec(y, w, x, n);
 }
 
-void cpu_silu_mul__avx2(float *g, const float *u, int32_t n) {
-    int32_t j = 0;
-    for (; j + 8 <= n; j += 8)
-        _mm256_storeu_ps(g + j, silu_mul8(_mm256_loadu_ps(g + j), _mm256_loadu_ps(u + j)));
-    if (j < n) {
-        __m256i m = vec_first_lanes(n - j);
-        __m256 y = silu_mul8(_mm256_maskload_ps(g + j, m), _mm256_maskload_ps(u + j, m));
-        _mm256_maskstore_ps(g + j, m, y);
-    }
+void cpu_glu__avx2(const kern_glu_rule *rule, float *out, const float *g, const float *u,
+                   int32_t n) {
+    glu_vec(rule, out, g, u, n);
+}
+
+void cpu_softcap__avx2(float *x, float cap, int32_t n) {
+    softcap_vec(x, cap, n);
 }

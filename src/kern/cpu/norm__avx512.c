@@ -3,7 +3,10 @@
 
 #include "kern/cpu/vec_avx512.h"
 
+#include "kern/cpu/code_sums.h"
 #include "kern/cpu/exact_vec.h"
+
+#include "kern/cpu/gate_vec.h"
 #include "kern/exact_math.h"
 
 void cpu_add__avx512(float *out, const float *a, const float *b, int32_t n) {
@@ -28,7 +31,7 @@ static inline float refit(__m512 lo, __m512 hi, __m512i qlo, __m512i qhi) {
 }
 
 void cpu_quantise__avx512(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
-                          int32_t *sum) {
+                          int16_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
         __m512 lo = _mm512_loadu_ps(x), hi = _mm512_loadu_ps(x + 16);
         __m512i larger = _mm512_max_epu32(abs_bits(lo), abs_bits(hi));
@@ -42,8 +45,8 @@ void cpu_quantise__avx512(const float *x, int32_t n_block, int8_t *q, float *dx,
         _mm_storeu_si128((__m128i *)(q + 16), _mm512_cvtepi32_epi8(qhi));
         if (id > 0.0f)
             dx[b] = refit(lo, hi, qlo, qhi);
-        sum[b] = _mm512_reduce_add_epi32(_mm512_add_epi32(qlo, qhi));
-        xs[b] = dx[b] * (float)sum[b];
+        __m256i codes = _mm256_loadu_si256((const __m256i *)q);
+        xs[b] = dx[b] * (float)code_sums_store(sum + 4 * b, codes);
     }
 }
 
@@ -68,13 +71,15 @@ void cpu_scale__avx512(const float *x, float factor, const float *weight, int32_
     }
 }
 
-void cpu_silu_mul__avx512(float *g, const float *u, int32_t n) {
-    for (int32_t j = 0; j < n; j += 16) {
-        __mmask16 m = vec_first_lanes(n - j);
-        __m512 silu = exact_silu_vec(_mm512_maskz_loadu_ps(m, g + j));
-        __m512 y = _mm512_mul_ps(silu, _mm512_maskz_loadu_ps(m, u + j));
-        __mmask16 nan = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
-        y = _mm512_mask_mov_ps(y, nan, _mm512_set1_ps(cpu_nan()));
-        _mm512_mask_storeu_ps(g + j, m, y);
-    }
+void cpu_add_scaled__avx512(float *y, float w, const float *x, int32_t n) {
+    add_scaled_vec(y, w, x, n);
+}
+
+void cpu_glu__avx512(const kern_glu_rule *rule, float *out, const float *g, const float *u,
+                     int32_t n) {
+    glu_vec(rule, out, g, u, n);
+}
+
+void cpu_softcap__avx512(float *x, float cap, int32_t n) {
+    softcap_vec(x, cap, n);
 }

@@ -34,19 +34,21 @@ static float refit(const float *x, const int8_t *q) {
 }
 
 void cpu_quantise__scalar(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
-                          int32_t *sum) {
+                          int16_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
         float id;
         int32_t total = 0;
+        memset(sum + 4 * b, 0, 4 * sizeof *sum);
         bool finite = cpu_q8_scale(amax_bits(x), &dx[b], &id);
         for (int32_t j = 0; j < CPU_BLOCK; j++) {
             int32_t code = finite ? (int32_t)rintf(x[j] * id) : 0;
             q[j] = (int8_t)code;
+            int16_t *part = &sum[4 * b + j / 16 * 2 + j / 2 % 2];
+            *part = (int16_t)(*part + code);
             total += code;
         }
         if (id > 0.0f)
             dx[b] = refit(x, q);
-        sum[b] = total;
         xs[b] = dx[b] * (float)total;
     }
 }
@@ -67,9 +69,49 @@ void cpu_scale__scalar(const float *x, float factor, const float *weight, int32_
         out[j] = (x[j] * factor) * weight[j];
 }
 
-void cpu_silu_mul__scalar(float *g, const float *u, int32_t n) {
+void cpu_add_scaled__scalar(float *y, float w, const float *x, int32_t n) {
+    for (int32_t j = 0; j < n; j++)
+        y[j] = fmaf(w, x[j], y[j]);
+}
+
+static float one_nan(float x) {
+    return x == x ? x : cpu_nan();
+}
+
+static float gate_clamped(const kern_glu_rule *rule, float g, float u) {
+    g = rule->limit < g ? rule->limit : g;
+    u = rule->limit < u ? rule->limit : u;
+    u = -rule->limit > u ? -rule->limit : u;
+    return g * exact_sigmoid(rule->alpha * g) * (u + 1.0f);
+}
+
+static float gate_gelu(float g, float u) {
+    float z = 1.5957691f * (g * fmaf(g * g, 0.044715f, 1.0f));
+    return g * exact_sigmoid(z) * u;
+}
+
+static float gate_any(const kern_glu_rule *rule, float g, float u) {
+    switch (rule->kind) {
+    case KERN_GLU_GELU:
+        return gate_gelu(g, u);
+    case KERN_GLU_CLAMPED:
+        return gate_clamped(rule, g, u);
+    default:
+        return exact_silu(g) * u;
+    }
+}
+
+void cpu_glu__scalar(const kern_glu_rule *rule, float *out, const float *g, const float *u,
+                     int32_t n) {
+    for (int32_t j = 0; j < n; j++)
+        out[j] = one_nan(gate_any(rule, g[j], u[j]));
+}
+
+void cpu_softcap__scalar(float *x, float cap, int32_t n) {
     for (int32_t j = 0; j < n; j++) {
-        float y = exact_silu(g[j]) * u[j];
-        g[j] = y == y ? y : cpu_nan();
+        float y = x[j] / cap;
+        float e = exact_exp_neg(2.0f * (y < 0.0f ? y : -y));
+        float t = (1.0f - e) / (1.0f + e);
+        x[j] = one_nan(cap * (y < 0.0f ? -t : t));
     }
 }

@@ -1,9 +1,10 @@
 /* Plain GGUF rows -> packed panels (docs/packed-layouts.md).
  *
- * Packing is a transposition: no value is rounded or rescaled. The only bits that change are the
- * sign bits of Q8_0 (w ^ 0x80 = w + 128 as unsigned, what the dot instruction takes). Outputs past
- * the end of the matrix get weights that are 0 in their format and scales +0, so a tail panel needs
- * no other kernel. */
+ * Packing is a transposition: no value is rounded or rescaled. The only bits that change are two
+ * signs: those of Q8_0's codes (w ^ 0x80 = w + 128 as unsigned, what the dot instruction takes) and
+ * that of the scale of minima of K types, which are subtracted. Outputs past the end of the matrix
+ * get weights that are 0 in their format (where it has a 0) and scales +0, so a tail panel needs no
+ * other kernel. */
 #include <assert.h>
 
 #include "kern/cpu/cpu.h"
@@ -14,47 +15,71 @@ size_t cpu_packed_bytes(dtype type, int32_t n_out, int32_t n_in) {
     return n_panel * packed_panel_bytes(type, n_in);
 }
 
-/* A block of zeros: code 8 is the zero of Q4_0. The Q8_0 codes are zeros before the sign flip. */
-static const uint8_t *zero_block(dtype type) {
-    static const uint8_t q4_0[18] = {0,    0,    0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88,
-                                     0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88, 0x88};
-    static const uint8_t other[34] = {0};
-    return type == DTYPE_Q4_0 ? q4_0 : other;
+/* Bits [from, from + n_bits) of all codes into the plane's lines, as dword n of each. */
+static void pack_plane(const uint32_t *quad, int from, int n_bits, int32_t n, uint8_t *lines) {
+    uint32_t dword[4] = {0}, mask = ((1u << n_bits) - 1) * 0x01010101u;
+    for (int j = 0; j < 4; j++) {
+        uint32_t two = ((quad[j] >> from) & mask) | ((quad[j + 4] >> from) & mask) << 4;
+        dword[packed_line(n_bits, j)] |= two << packed_shift(n_bits, j);
+    }
+    for (int line = 0; line < n_bits; line++)
+        memcpy(lines + CPU_LINE * line + 4 * n, &dword[line], 4);
 }
 
-/* Block b of output n of the panel: scales into the scale plane, codes by dwords into the lines of
- * the quant plane. */
-static void pack_block(dtype type, const uint8_t *block, int32_t n, uint8_t *quants,
-                       uint8_t *scales) {
-    memcpy(scales + 2 * n, block, 2);
-    block += 2;
-    if (type == DTYPE_Q4_1) {
-        memcpy(scales + 32 + 2 * n, block, 2);
-        block += 2;
+static void pack_codes(dtype type, const uint32_t *quad, int32_t n, uint8_t *quants) {
+    if (block_forms[type].bits == 8) {
+        for (int j = 0; j < 8; j++)
+            memcpy(quants + CPU_LINE * j + 4 * n, &quad[j], 4);
+        return;
     }
-    int32_t n_line = type == DTYPE_Q8_0 ? 8 : 4;
-    uint32_t flip = type == DTYPE_Q8_0 ? 0x80808080u : 0;
-    for (int32_t j = 0; j < n_line; j++) {
-        uint32_t quad;
-        memcpy(&quad, block + 4 * j, 4);
-        quad ^= flip;
-        memcpy(quants + CPU_LINE * j + 4 * n, &quad, 4);
+    int low = packed_low_bits(type), high = packed_high_bits(type);
+    pack_plane(quad, 0, low, n, quants);
+    if (high)
+        pack_plane(quad, low, high, n, quants + low * CPU_LINE);
+}
+
+/* Scales of output n for the block of a unit whose part starts at `part`. */
+static void pack_scales(dtype type, const block_part *p, int32_t n, uint8_t *head, uint8_t *part) {
+    const block_form *f = &block_forms[type];
+    uint16_t m = f->scaling == BLOCK_D_SC_MN ? p->m ^ 0x8000 : p->m;
+    if (f->scaling == BLOCK_EXPONENT) {
+        part[n] = (uint8_t)p->d;
+        return;
+    }
+    memcpy(head + 2 * n, &p->d, 2);
+    if (packed_head_bytes(type) > 32)
+        memcpy(head + 32 + 2 * n, &m, 2);
+    if (f->scaling == BLOCK_D_SC_MN && f->group == 32) {
+        part[n] = (uint8_t)p->sc[0];
+        part[16 + n] = p->mn[0];
+    } else if (f->scaling >= BLOCK_D_SC) {
+        for (int half = 0; half < CPU_BLOCK / f->group; half++)
+            part[16 * half + n] = (uint8_t)(p->sc[half] | p->mn[half] << 4);
     }
 }
 
 static void pack_quantised(dtype type, const uint8_t *rows, size_t row_bytes, int32_t n_valid,
                            int32_t n_in, uint8_t *panel) {
-    size_t block_bytes = (size_t)dtype_find(type)->block_bytes;
-    size_t n_block = (size_t)n_in / CPU_BLOCK;
-    uint8_t *scales = panel + packed_scale_at(type, n_in);
-    memset(scales, 0, packed_panel_bytes(type, n_in) - packed_scale_at(type, n_in));
-    for (size_t b = 0; b < n_block; b++)
-        for (int32_t n = 0; n < CPU_PANEL; n++) {
-            const uint8_t *block =
-                n < n_valid ? rows + (size_t)n * row_bytes + b * block_bytes : zero_block(type);
-            pack_block(type, block, n, panel + b * packed_quant_bytes(type),
-                       scales + b * packed_scale_bytes(type));
+    const block_form *f = &block_forms[type];
+    const uint32_t zeros = (f->table == BLOCK_NO_TABLE ? f->offset : 0) * 0x01010101u;
+    const uint32_t zero_quads[8] = {zeros, zeros, zeros, zeros, zeros, zeros, zeros, zeros};
+    size_t scale_at = packed_scale_at(type, n_in);
+    memset(panel + scale_at, 0, packed_panel_bytes(type, n_in) - scale_at);
+    for (int32_t b = 0; b < n_in / CPU_BLOCK; b++) {
+        int32_t n_unit = packed_unit_blocks(type);
+        uint8_t *quants = panel + (size_t)b * packed_quant_bytes(type);
+        uint8_t *head = panel + scale_at + (size_t)(b / n_unit) * packed_unit_bytes(type);
+        uint8_t *part =
+            head + packed_head_bytes(type) + (size_t)(b % n_unit) * packed_part_bytes(type);
+        for (int32_t n = 0; n < n_valid; n++) {
+            block_part p;
+            block_read(type, rows + (size_t)n * row_bytes, b, &p);
+            pack_codes(type, p.quad, n, quants);
+            pack_scales(type, &p, n, head, part);
         }
+        for (int32_t n = n_valid; n < CPU_PANEL; n++)
+            pack_codes(type, zero_quads, n, quants);
+    }
 }
 
 /* Byte of value (output n, column k) in a panel of a float type. */

@@ -87,6 +87,14 @@ VEC_INLINE vec_mask vec_int_above(const int32_t *at, int32_t x) {
 VEC_INLINE vec_mask vec_between(const int32_t *at, int32_t lo, int32_t hi) {
     return _mm256_andnot_ps(vec_int_above(at, hi - 1), vec_int_above(at, lo - 1));
 }
+/* Lanes i where [lo[i], hi[i]) holds one of first .. last. */
+VEC_INLINE vec_mask vec_meet(const int32_t *lo, const int32_t *hi, int32_t first, int32_t last) {
+    return _mm256_andnot_ps(vec_int_above(lo, last), vec_int_above(hi, first));
+}
+VEC_INLINE vec_mask vec_is_minus_zero(vec a) {
+    __m256i minus_zero = _mm256_set1_epi32(INT32_MIN);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_castps_si256(a), minus_zero));
+}
 VEC_INLINE bool vec_any(vec_mask m) {
     return _mm256_movemask_ps(m) != 0;
 }

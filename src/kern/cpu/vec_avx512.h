@@ -78,6 +78,14 @@ VEC_INLINE vec_mask vec_int_above(const int32_t *at, int32_t x) {
 VEC_INLINE vec_mask vec_between(const int32_t *at, int32_t lo, int32_t hi) {
     return (vec_mask)(vec_int_above(at, lo - 1) & ~vec_int_above(at, hi - 1));
 }
+/* Lanes i where [lo[i], hi[i]) holds one of first .. last. */
+VEC_INLINE vec_mask vec_meet(const int32_t *lo, const int32_t *hi, int32_t first, int32_t last) {
+    return (vec_mask)(vec_int_above(hi, first) & ~vec_int_above(lo, last));
+}
+VEC_INLINE vec_mask vec_is_minus_zero(vec a) {
+    return _mm512_cmp_epi32_mask(_mm512_castps_si512(a), _mm512_set1_epi32(INT32_MIN),
+                                 _MM_CMPINT_EQ);
+}
 VEC_INLINE bool vec_any(vec_mask m) {
     return m != 0;
 }

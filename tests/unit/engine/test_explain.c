@@ -13,7 +13,7 @@
 
 static const char tiny_path[] = WEFT_GOLDEN "/gguf/Q8_0.gguf";
 static const char demo_path[] = WEFT_DEMO_MODEL;
-static load_model *tiny, *demo;
+static model_desc *tiny, *demo;
 static weft_model *tiny_model;
 
 static weft_engine_params params_of(int32_t tp, int32_t pcp, int32_t dcp) {
@@ -26,10 +26,10 @@ static weft_engine_params params_of(int32_t tp, int32_t pcp, int32_t dcp) {
     return p;
 }
 
-static explain *plan(const load_model *file, const weft_engine_params *p, explain_ask ask) {
+static explain *plan(const model_desc *d, const weft_engine_params *p, explain_ask ask) {
     explain *e = NULL;
     weft_error err = {0};
-    if (explain_open(file, p, &ask, &e, &err) != WEFT_OK)
+    if (explain_open(d, p, &ask, &e, &err) != WEFT_OK)
         fail_msg("%s", err.text);
     return e;
 }
@@ -374,8 +374,8 @@ static void every_topology(void **state) {
 static int open_models(void **state) {
     (void)state;
     weft_error err;
-    if (load_open(tiny_path, &tiny, &err) != WEFT_OK ||
-        load_open(demo_path, &demo, &err) != WEFT_OK)
+    if (model_desc_load(tiny_path, &tiny, &err) != WEFT_OK ||
+        model_desc_load(demo_path, &demo, &err) != WEFT_OK)
         return -1;
     return weft_model_open(tiny_path, &tiny_model, &err) == WEFT_OK ? 0 : -1;
 }
@@ -383,8 +383,8 @@ static int open_models(void **state) {
 static int close_models(void **state) {
     (void)state;
     weft_model_close(tiny_model);
-    load_close(demo);
-    load_close(tiny);
+    model_desc_close(demo);
+    model_desc_close(tiny);
     return 0;
 }
 

@@ -7,7 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kern/kern.h"
+#include "kern/cpu/attn_isa.h"
+
+/* Every level once; a machine may lack some. */
+static const char *const levels[] = {"scalar", "avx2", "avx512vnni"};
+enum { N_LEVEL = sizeof levels / sizeof *levels };
+static const cpu_attn_isa *const micro_kernels[N_LEVEL] = {&cpu_attn_scalar, &cpu_attn_avx2,
+                                                           &cpu_attn_avx512};
+
+static inline bool has_level(const char *isa) {
+    const kern_table *t;
+    return kern_cpu_table(isa, &t, NULL) == WEFT_OK;
+}
+
+static const int32_t head_dims[] = {2, 4, 18, 32, 64, 80, 96, 128, 256};
 
 enum { WORLD_REQS = 4, WORLD_PAGE = 16, WORLD_ROWS = 1024 };
 
@@ -32,14 +45,19 @@ static inline float rng_float(world_rng *r) { /* [-1, 1) */
 typedef struct world {
     kern_kv_type type;
     int32_t head_dim, n_kv, group, kv_shards;
+    int32_t value_dim; /* 0 before world_fill: head_dim */
+    int32_t window;    /* 0: none */
+    bool has_sinks;
     float scale;
     int32_t n_req, len[WORLD_REQS], n_new[WORLD_REQS], first_key[WORLD_REQS];
     int32_t
         stored[WORLD_REQS]; /* positions that are in the cache; len, or less to poison the rest */
     int32_t n_q;            /* query rows: the requests' new tokens one after the other */
     float *q;               /* [n_q][n_head][head_dim] */
-    float *k[WORLD_REQS], *v[WORLD_REQS]; /* [len][n_kv][head_dim], values that the type can hold */
-    int32_t page[WORLD_REQS][64];         /* physical pages, scattered */
+    float *sinks;           /* [n_head], has_sinks or not */
+    float *k[WORLD_REQS];   /* [len][n_kv][head_dim], values that the type can hold */
+    float *v[WORLD_REQS];   /* [len][n_kv][value_dim] */
+    int32_t page[WORLD_REQS][64]; /* physical pages, scattered */
     int32_t n_page;
 } world;
 
@@ -53,8 +71,16 @@ typedef struct world_run {
 static inline int32_t world_heads(const world *w) {
     return w->n_kv * w->group;
 }
-static inline size_t world_out_floats(const world *w) {
+static inline size_t world_q_floats(const world *w) {
     return (size_t)w->n_q * (size_t)world_heads(w) * (size_t)w->head_dim;
+}
+static inline size_t world_out_floats(const world *w) {
+    return (size_t)w->n_q * (size_t)world_heads(w) * (size_t)w->value_dim;
+}
+/* First key that a query of request i at `pos` sees. */
+static inline int32_t world_seen_from(const world *w, int32_t i, int32_t pos) {
+    int32_t from = w->window > 0 ? pos - w->window + 1 : 0;
+    return from > w->first_key[i] ? from : w->first_key[i];
 }
 
 static inline float world_rounded(kern_kv_type type, float x) {
@@ -70,9 +96,21 @@ static inline float *world_floats(size_t n) {
     return p;
 }
 
+static inline float world_draw(world_rng *r, float factor) {
+    static const float extremes[] = {0.0f, -0.0f, 6e-8f, -6e-8f, 1e-40f, -1e-40f, 1.0f, -3.5f};
+    return rng_int(r, 0, 19) ? factor * rng_float(r) : extremes[rng_int(r, 0, 7)];
+}
+
+static inline float *world_draw_cache(kern_kv_type type, size_t n, world_rng *r) {
+    float *x = world_floats(n);
+    for (size_t e = 0; e < n; e++)
+        x[e] = world_rounded(type, world_draw(r, 2.0f));
+    return x;
+}
+
 /* Sets sizes, draws values; len, n_new, first_key are filled by the caller before. */
 static inline void world_fill(world *w, world_rng *r) {
-    static const float extremes[] = {0.0f, -0.0f, 6e-8f, -6e-8f, 1e-40f, -1e-40f, 1.0f, -3.5f};
+    w->value_dim = w->value_dim ? w->value_dim : w->head_dim;
     w->scale = 1.0f / sqrtf((float)w->head_dim);
     w->n_q = 0;
     w->n_page = 0;
@@ -80,17 +118,16 @@ static inline void world_fill(world *w, world_rng *r) {
         w->n_q += w->n_new[i];
         w->stored[i] = w->len[i];
         w->n_page += (w->len[i] + WORLD_PAGE - 1) / WORLD_PAGE;
-        size_t n = (size_t)w->len[i] * (size_t)w->n_kv * (size_t)w->head_dim;
-        w->k[i] = world_floats(n);
-        w->v[i] = world_floats(n);
-        for (size_t e = 0; e < 2 * n; e++) {
-            float x = rng_int(r, 0, 19) ? 2.0f * rng_float(r) : extremes[rng_int(r, 0, 7)];
-            (e < n ? w->k[i] : w->v[i] - n)[e] = world_rounded(w->type, x);
-        }
+        size_t heads = (size_t)w->len[i] * (size_t)w->n_kv;
+        w->k[i] = world_draw_cache(w->type, heads * (size_t)w->head_dim, r);
+        w->v[i] = world_draw_cache(w->type, heads * (size_t)w->value_dim, r);
     }
-    w->q = world_floats(world_out_floats(w));
-    for (size_t e = 0; e < world_out_floats(w); e++)
-        w->q[e] = rng_int(r, 0, 19) ? 3.0f * rng_float(r) : extremes[rng_int(r, 0, 7)];
+    w->q = world_floats(world_q_floats(w));
+    for (size_t e = 0; e < world_q_floats(w); e++)
+        w->q[e] = world_draw(r, 3.0f);
+    w->sinks = world_floats((size_t)world_heads(w));
+    for (int32_t h = 0; h < world_heads(w); h++)
+        w->sinks[h] = world_draw(r, 4.0f);
     /* physical pages: a permutation, dealt out in turn */
     int32_t *deck = malloc((size_t)w->n_page * sizeof *deck);
     for (int32_t i = 0; i < w->n_page; i++) {
@@ -111,6 +148,7 @@ static inline void world_free(world *w) {
         free(w->v[i]);
     }
     free(w->q);
+    free(w->sinks);
 }
 
 static inline void world_narrow(kern_kv_type type, const float *x, size_t n, uint8_t *out) {
@@ -126,7 +164,7 @@ static inline void world_narrow(kern_kv_type type, const float *x, size_t n, uin
 
 /* The pool has the pages of another layer (NaN) between those of this one. */
 static inline kern_kv world_view(const world *w, uint8_t *pool) {
-    kern_kv kv = {w->type, w->n_kv, w->head_dim, 0, {(uintptr_t)pool}};
+    kern_kv kv = {w->type, w->n_kv, w->head_dim, w->value_dim, 0, {(uintptr_t)pool}};
     kv.page_stride = 2 * kern_kv_page_bytes(&kv);
     return kv;
 }
@@ -135,15 +173,16 @@ static inline kern_kv world_view(const world *w, uint8_t *pool) {
 static inline void world_store(const world *w, const kern_table *t, kern_dev *dev, uint8_t *pool,
                                size_t pool_bytes) {
     memset(pool, 0xff, pool_bytes);
-    size_t row = (size_t)w->n_kv * (size_t)w->head_dim, elem = kern_kv_elem(w->type);
+    size_t k_row = (size_t)w->n_kv * (size_t)w->head_dim, elem = kern_kv_elem(w->type);
+    size_t v_row = (size_t)w->n_kv * (size_t)w->value_dim;
     for (int32_t i = 0; i < w->n_req; i++) {
         int32_t n = w->stored[i];
-        uint8_t *wire = malloc((size_t)n * row * 2 * elem + 1);
+        uint8_t *wire = malloc((size_t)n * (k_row + v_row) * elem + 1);
         int32_t *slots = malloc((size_t)n * sizeof *slots + 1);
         for (int32_t p = 0; p < n; p++) {
-            uint8_t *at = wire + (size_t)p * row * 2 * elem;
-            world_narrow(w->type, w->k[i] + (size_t)p * row, row, at);
-            world_narrow(w->type, w->v[i] + (size_t)p * row, row, at + row * elem);
+            uint8_t *at = wire + (size_t)p * (k_row + v_row) * elem;
+            world_narrow(w->type, w->k[i] + (size_t)p * k_row, k_row, at);
+            world_narrow(w->type, w->v[i] + (size_t)p * v_row, v_row, at + k_row * elem);
             slots[p] = w->page[i][p / WORLD_PAGE] * WORLD_PAGE + p % WORLD_PAGE;
         }
         kern_kv_store s = {.kv = world_view(w, pool),
@@ -180,7 +219,8 @@ static inline int32_t world_spans(const world *w, uint64_t chunk_seed, kern_span
     return n;
 }
 
-/* A rank's page tables: pages that other ranks own are a number that must never be used. */
+/* A rank's page tables: pages that other ranks own, or that no query sees, are a number that must
+ * never be used. */
 static inline void world_tables(const world *w, int32_t shard_lo, int32_t shard_hi,
                                 int32_t *tables) {
     int32_t n = 0;
@@ -189,7 +229,9 @@ static inline void world_tables(const world *w, int32_t shard_lo, int32_t shard_
             int32_t shard = 0;
             for (int32_t bit = 1, x = p % w->kv_shards; bit < w->kv_shards; bit *= 2, x /= 2)
                 shard = shard * 2 + x % 2;
-            tables[n++] = shard >= shard_lo && shard < shard_hi ? w->page[i][p] : INT32_MIN / 2;
+            bool own = shard >= shard_lo && shard < shard_hi;
+            bool seen = p >= world_seen_from(w, i, w->len[i] - w->n_new[i]) / WORLD_PAGE;
+            tables[n++] = own && seen ? w->page[i][p] : INT32_MIN / 2;
         }
 }
 
@@ -198,7 +240,7 @@ typedef struct world_state {
     tree_prog cover;
 } world_state;
 
-/* out: [n_q][n_head * head_dim]. Returns false when the machine lacks the level. states: when not
+/* out: [n_q][n_head * value_dim]. Returns false when the machine lacks the level. states: when not
  * NULL, [dcp], filled with each rank's nodes (caller frees at). */
 static inline bool world_attend(const world *w, const world_run *run, float *out,
                                 world_state *states) {
@@ -208,12 +250,12 @@ static inline bool world_attend(const world *w, const world_run *run, float *out
         return false;
     int32_t n_head = world_heads(w);
     kern_limits limits = {.max_rows = WORLD_ROWS,
-                          .max_in = n_head * w->head_dim,
-                          .max_head_dim = w->head_dim,
+                          .max_in = n_head * w->value_dim,
+                          .max_head_dim = w->head_dim > w->value_dim ? w->head_dim : w->value_dim,
                           .max_group = w->group};
     if (t->open(run->n_thread, &limits, &dev, NULL) != WEFT_OK)
         abort();
-    size_t node = (size_t)w->head_dim + 2;
+    size_t node = (size_t)w->value_dim + 2;
     size_t pool_bytes = (size_t)w->n_page * world_view(w, NULL).page_stride;
     uint8_t *pool = aligned_alloc(64, (pool_bytes + 64) / 64 * 64);
     world_store(w, t, dev, pool, pool_bytes);
@@ -236,6 +278,7 @@ static inline bool world_attend(const world *w, const world_run *run, float *out
         kern_attn_fold f = {.kv = world_view(w, pool),
                             .n_head = n_head,
                             .scale = w->scale,
+                            .window = w->window,
                             .q = {(uintptr_t)w->q},
                             .n_span = n_span,
                             .spans = {(uintptr_t)spans},
@@ -254,11 +297,12 @@ static inline bool world_attend(const world *w, const world_run *run, float *out
     tree_finish(w->kv_shards, cut, run->dcp, &finish);
     kern_attn_finish f = {.n_tok = w->n_q,
                           .n_head = n_head,
-                          .head_dim = w->head_dim,
+                          .value_dim = w->value_dim,
+                          .sinks = {w->has_sinks ? (uintptr_t)w->sinks : 0},
                           .tree = &finish,
                           .node = nodes,
                           .node_stride = strides,
-                          .out = {.k = n_head * w->head_dim, .f32 = {(uintptr_t)out}}};
+                          .out = {.k = n_head * w->value_dim, .f32 = {(uintptr_t)out}}};
     t->attn_finish(dev, &f);
     t->drain(dev);
     for (int32_t r = 0; r < run->dcp; r++)
@@ -273,41 +317,45 @@ static inline bool world_attend(const world *w, const world_run *run, float *out
     return true;
 }
 
-/* Plain softmax in double over the visible keys. */
+/* Plain softmax in double over the visible keys, and the sink; p: room for the keys. */
+static inline void world_oracle_head(const world *w, int32_t i, int32_t pos, int32_t h,
+                                     const float *q, double *p, double *o) {
+    int32_t from = world_seen_from(w, i, pos), d_n = w->head_dim, e_n = w->value_dim;
+    double top = w->has_sinks ? w->sinks[h] : -INFINITY, sum = 0;
+    for (int32_t e = 0; e < e_n; e++)
+        o[e] = 0;
+    for (int32_t j = from; j <= pos; j++) {
+        const float *k =
+            w->k[i] + ((size_t)j * (size_t)w->n_kv + (size_t)(h / w->group)) * (size_t)d_n;
+        p[j] = 0;
+        for (int32_t d = 0; d < d_n; d++)
+            p[j] += (double)q[d] * k[d];
+        p[j] *= w->scale;
+        top = p[j] > top ? p[j] : top;
+    }
+    for (int32_t j = from; j <= pos; j++) {
+        const float *v =
+            w->v[i] + ((size_t)j * (size_t)w->n_kv + (size_t)(h / w->group)) * (size_t)e_n;
+        double weight = exp(p[j] - top);
+        sum += weight;
+        for (int32_t e = 0; e < e_n; e++)
+            o[e] += weight * v[e];
+    }
+    if (w->has_sinks)
+        sum += exp(w->sinks[h] - top);
+    for (int32_t e = 0; e < e_n && sum > 0; e++)
+        o[e] /= sum;
+}
+
 static inline void world_oracle(const world *w, double *out) {
-    int32_t n_head = world_heads(w), d_n = w->head_dim, row = 0;
+    size_t n_head = (size_t)world_heads(w), row = 0;
     double *p = malloc(sizeof *p * 2048);
     for (int32_t i = 0; i < w->n_req; i++)
-        for (int32_t t = 0; t < w->n_new[i]; t++, row++)
-            for (int32_t h = 0; h < n_head; h++) {
-                int32_t from = w->first_key[i], to = w->len[i] - w->n_new[i] + t;
-                const float *q = w->q + ((size_t)row * (size_t)n_head + (size_t)h) * (size_t)d_n;
-                double *o = out + ((size_t)row * (size_t)n_head + (size_t)h) * (size_t)d_n;
-                double top = -INFINITY, sum = 0;
-                for (int32_t d = 0; d < d_n; d++)
-                    o[d] = 0;
-                for (int32_t j = from; j <= to; j++) {
-                    const float *k =
-                        w->k[i] +
-                        ((size_t)j * (size_t)w->n_kv + (size_t)(h / w->group)) * (size_t)d_n;
-                    p[j] = 0;
-                    for (int32_t d = 0; d < d_n; d++)
-                        p[j] += (double)q[d] * k[d];
-                    p[j] *= w->scale;
-                    top = p[j] > top ? p[j] : top;
-                }
-                for (int32_t j = from; j <= to; j++) {
-                    const float *v =
-                        w->v[i] +
-                        ((size_t)j * (size_t)w->n_kv + (size_t)(h / w->group)) * (size_t)d_n;
-                    double e = exp(p[j] - top);
-                    sum += e;
-                    for (int32_t d = 0; d < d_n; d++)
-                        o[d] += e * v[d];
-                }
-                for (int32_t d = 0; d < d_n && sum > 0; d++)
-                    o[d] /= sum;
-            }
+        for (int32_t t = 0; t < w->n_new[i]; t++)
+            for (size_t h = 0; h < n_head; h++, row++)
+                world_oracle_head(w, i, w->len[i] - w->n_new[i] + t, (int32_t)h,
+                                  w->q + row * (size_t)w->head_dim, p,
+                                  out + row * (size_t)w->value_dim);
     free(p);
 }
 

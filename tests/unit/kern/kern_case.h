@@ -16,6 +16,7 @@
 
 #include "kern/cpu/linear_isa.h"
 #include "kern/exact_math.h"
+#include "tensor/block.h"
 
 static uint64_t rng_state = 0x9E3779B97F4A7C15u;
 
@@ -126,6 +127,30 @@ static inline void assert_same_floats(const float *a, const float *b, size_t n, 
                      bits_of(a[i]), (double)a[i], bits_of(b[i]), (double)b[i]);
 }
 
+/* Where a block of a quantised type has its scale and behind it, in most formats that have one, its
+ * minimum's: f16, but one byte in MXFP4. */
+static inline int32_t plain_scale_at(dtype type) {
+    return type == DTYPE_Q2_K ? 80 : type == DTYPE_Q3_K ? 108 : type == DTYPE_Q6_K ? 208 : 0;
+}
+static inline int32_t plain_scale_bytes(dtype type) {
+    block_scaling scaling = (block_scaling)block_forms[type].scaling;
+    if (scaling == BLOCK_EXPONENT)
+        return 1;
+    return scaling == BLOCK_D_M || scaling == BLOCK_D_SC_MN ? 4 : 2;
+}
+
+/* Sets scale and minimum's scale of a block, f16; MXFP4 takes the scale's high byte. */
+static inline void plain_set_scales(dtype type, uint8_t *block, uint16_t d, uint16_t m) {
+    uint8_t *at = block + plain_scale_at(type), e = (uint8_t)(d >> 8);
+    int32_t n = plain_scale_bytes(type);
+    if (n == 1)
+        *at = e;
+    else
+        memcpy(at, &d, 2);
+    if (n == 4)
+        memcpy(at + 2, &m, 2);
+}
+
 /* Random weights as a model file has them. */
 static inline buf random_plain(dtype type, int32_t n_out, int32_t n_in) {
     const dtype_info *info = dtype_find(type);
@@ -137,11 +162,12 @@ static inline buf random_plain(dtype type, int32_t n_out, int32_t n_in) {
     for (size_t i = 0; i < b.bytes; i += (size_t)info->block_bytes) {
         float f = rng_float() * 0.05f;
         uint16_t h = type == DTYPE_BF16 ? f32_to_bf16(f) : f32_to_f16(f);
-        memcpy(at + i, type == DTYPE_F32 ? (void *)&f : (void *)&h, type == DTYPE_F32 ? 4 : 2);
-        if (type == DTYPE_Q4_1) {
-            h = f32_to_f16(rng_float());
-            memcpy(at + i + 2, &h, 2);
-        }
+        if (type == DTYPE_MXFP4)
+            h = (uint16_t)((110 + rng_below(20)) << 8);
+        if (info->quantised)
+            plain_set_scales(type, at + i, h, f32_to_f16(rng_float()));
+        else
+            memcpy(at + i, type == DTYPE_F32 ? (void *)&f : (void *)&h, type == DTYPE_F32 ? 4 : 2);
     }
     return b;
 }
@@ -158,30 +184,32 @@ static inline buf packed(const kern_table *t, dtype type, int32_t n_out, int32_t
 typedef struct record {
     const int8_t *q;
     const float *dx, *xs;
-    const int32_t *sum;
+    const int16_t *sum; /* [block][2][2] */
 } record;
 
 static inline record record_at(const kern_act *act, int32_t row) {
     const uint8_t *at = (const uint8_t *)act->q8.at + (size_t)row * kern_act_q8_bytes(act->k);
     const float *dx = (const float *)(at + act->k);
     size_t n_block = (size_t)act->k / 32;
-    return (record){(const int8_t *)at, dx, dx + n_block, (const int32_t *)(dx + 2 * n_block)};
+    return (record){(const int8_t *)at, dx, dx + n_block, (const int16_t *)(dx + 2 * n_block)};
 }
 
 /* The rule of kern.h written down once more, for one block of ordinary values. */
-static inline void reference_block(const float *x, int8_t *q, float *dx, float *xs, int32_t *sum) {
+static inline void reference_block(const float *x, int8_t *q, float *dx, float *xs, int16_t *sum) {
     float amax = 0.0f;
     for (int32_t i = 0; i < 32; i++)
         amax = fmaxf(amax, fabsf(x[i]));
     float id = amax > 0.0f ? 127.0f / amax : 0.0f;
     *dx = amax / 127.0f;
-    *sum = 0;
-    int32_t square = 0;
+    memset(sum, 0, 4 * sizeof *sum);
+    int32_t square = 0, total = 0;
     float lane[16];
     for (int32_t i = 0; i < 32; i++) {
         float y = x[i] * id;
         q[i] = (int8_t)nearbyintf(y);
-        *sum += q[i];
+        total += q[i];
+        int16_t *part = &sum[i / 16 * 2 + i / 2 % 2];
+        *part = (int16_t)(*part + q[i]);
         square += q[i] * q[i];
         lane[i % 16] = i < 16 ? x[i] * (float)q[i] : fmaf(x[i], (float)q[i], lane[i % 16]);
     }
@@ -190,8 +218,36 @@ static inline void reference_block(const float *x, int8_t *q, float *dx, float *
             lane[i] += lane[i + step];
     if (square > 0)
         *dx = lane[0] / (float)square;
-    *xs = *dx * (float)*sum;
+    *xs = *dx * (float)total;
 }
+
+/* The rules of kern.h once more, for one pair. The one NaN is told apart by its bits. */
+static inline float reference_glu(const kern_glu_rule *rule, float g, float u) {
+    float y;
+    if (rule->kind == KERN_GLU_SILU) {
+        float gate = g * exact_sigmoid(g);
+        y = gate * u;
+    } else if (rule->kind == KERN_GLU_GELU) {
+        float inner = fmaf(g * g, 0.044715f, 1.0f);
+        float z = 1.5957691f * (g * inner);
+        float gate = g * exact_sigmoid(z);
+        y = gate * u;
+    } else {
+        float least = isnan(g) || g < rule->limit ? g : rule->limit;
+        float value = u;
+        if (u > rule->limit)
+            value = rule->limit;
+        if (u < -rule->limit)
+            value = -rule->limit;
+        float gate = least * exact_sigmoid(rule->alpha * least);
+        y = gate * (value + 1.0f);
+    }
+    return isnan(y) ? float_of(0xFFC00000u) : y;
+}
+
+/* One rule of each kind. */
+static const kern_glu_rule all_rules[] = {
+    {KERN_GLU_SILU, 0, 0}, {KERN_GLU_GELU, 0, 0}, {KERN_GLU_CLAMPED, 1.702f, 7.0f}};
 
 /* Both forms of n_row random rows of k values; the q8 form only when k allows it. */
 typedef struct act_buf {
@@ -224,7 +280,7 @@ static inline void act_quantise(const kern_act *act, int32_t n_row) {
         const float *x = (const float *)act->f32.at + (size_t)r * (size_t)act->k;
         for (int32_t b = 0; b < act->k / 32; b++)
             reference_block(x + 32 * b, (int8_t *)rec.q + 32 * b, (float *)rec.dx + b,
-                            (float *)rec.xs + b, (int32_t *)rec.sum + b);
+                            (float *)rec.xs + b, (int16_t *)rec.sum + 4 * b);
     }
 }
 

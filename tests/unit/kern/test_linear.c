@@ -5,23 +5,43 @@
 #include "kern_case.h"
 #include "tensor/tree.h"
 
-static const dtype all_types[] = {DTYPE_F32,  DTYPE_F16,  DTYPE_BF16,
-                                  DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q8_0};
-enum { N_TYPE = 6, MAX_NODE = TREE_MAX_LEAF };
+static const dtype all_types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,   DTYPE_Q4_0,
+                                  DTYPE_Q4_1, DTYPE_Q8_0,   DTYPE_Q5_0,   DTYPE_Q5_1,
+                                  DTYPE_Q2_K, DTYPE_Q3_K,   DTYPE_Q4_K,   DTYPE_Q5_K,
+                                  DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
+enum { N_TYPE = 16, N_FLOAT_TYPE = 3, MAX_NODE = TREE_MAX_LEAF };
+
+/* The columns that a weight needs so that it has n: whole blocks of its type. */
+static int32_t whole_blocks(dtype type, int32_t n) {
+    int32_t len = dtype_find(type)->block_len;
+    return (n + len - 1) / len * len;
+}
 
 /* ---- the reference: numerics N2, one output at a time, no packing ---- */
 
-static int32_t code_at(dtype type, const uint8_t *codes, int32_t i) {
-    if (type == DTYPE_Q8_0)
-        return (int8_t)codes[i];
-    int32_t nibble = i < 16 ? codes[i] & 15 : codes[i - 16] >> 4;
-    return type == DTYPE_Q4_0 ? nibble - 8 : nibble;
-}
-
-static float f16_at(const uint8_t *at) {
-    uint16_t h;
-    memcpy(&h, at, 2);
-    return f16_to_f32(h);
+/* Block wb of a weight row with block xb of an activation row. */
+static float reference_block_dot(dtype type, const uint8_t *w_row, int32_t wb, const kern_act *x,
+                                 int32_t row, int32_t xb, float acc) {
+    const block_form *f = &block_forms[type];
+    record rec = record_at(x, row);
+    block_part p;
+    block_read(type, w_row, wb, &p);
+    for (int32_t at = 0; at < 32; at += f->group) {
+        int32_t isum = 0, sum = 0;
+        for (int32_t i = at; i < at + f->group; i++) {
+            int32_t level = (p.quad[i / 4] >> 8 * (i % 4)) & 255;
+            if (f->table)
+                level = block_tables[f->table][level];
+            isum += (level - f->offset) * rec.q[32 * xb + i];
+            sum += rec.q[32 * xb + i];
+        }
+        float scale, minimum;
+        block_scale(type, &p, at / 16, &scale, &minimum);
+        acc = fmaf(scale * rec.dx[xb], (float)isum, acc);
+        if (f->scaling == BLOCK_D_M || f->scaling == BLOCK_D_SC_MN)
+            acc = fmaf(minimum, f->group == 32 ? rec.xs[xb] : rec.dx[xb] * (float)sum, acc);
+    }
+    return acc;
 }
 
 /* Columns [k0, k0 + n) of a weight row with columns [x0, x0 + n) of an activation row. */
@@ -38,17 +58,8 @@ static float reference_leaf(dtype type, const uint8_t *w_row, int32_t k0, const 
         }
         return acc;
     }
-    record rec = record_at(x, row);
-    for (int32_t b = 0; b < n / 32; b++) {
-        const uint8_t *block = w_row + (k0 / 32 + b) * info->block_bytes;
-        int32_t xb = x0 / 32 + b, isum = 0;
-        const uint8_t *codes = block + (type == DTYPE_Q4_1 ? 4 : 2);
-        for (int32_t i = 0; i < 32; i++)
-            isum += code_at(type, codes, i) * rec.q[32 * xb + i];
-        acc = fmaf(f16_at(block) * rec.dx[xb], (float)isum, acc);
-        if (type == DTYPE_Q4_1)
-            acc = fmaf(f16_at(block + 2), rec.xs[xb], acc);
-    }
+    for (int32_t b = 0; b < n / 32; b++)
+        acc = reference_block_dot(type, w_row, k0 / 32 + b, x, row, x0 / 32 + b, acc);
     return acc;
 }
 
@@ -153,10 +164,15 @@ static void check_case_on(const linear_case *c, buf plain, const kern_act *x) {
         buf_free(bias);
 }
 
-static void check_case(const linear_case *c) {
-    buf plain = random_plain(c->type, c->n_out, c->n_in);
-    act_buf x = random_act(c->n_row, c->leaf_in * c->tree->n_push);
-    check_case_on(c, plain, &x.act);
+/* A type with longer blocks than the case has columns gets more columns, and a start inside a
+ * block. */
+static void check_case(const linear_case *given) {
+    linear_case c = *given;
+    c.n_in = whole_blocks(c.type, c.n_in);
+    c.in0 += rng_below((c.n_in - given->n_in) / 32 + 1) * 32;
+    buf plain = random_plain(c.type, c.n_out, c.n_in);
+    act_buf x = random_act(c.n_row, c.leaf_in * c.tree->n_push);
+    check_case_on(&c, plain, &x.act);
     act_free(x);
     buf_free(plain);
 }
@@ -196,7 +212,7 @@ static void many_rows(void **state) {
 static void odd_widths_of_float_types(void **state) {
     (void)state;
     static const int32_t widths[] = {1, 2, 3, 8, 37, 63};
-    for (int32_t i = 0; i < 3; i++)
+    for (int32_t i = 0; i < N_FLOAT_TYPE; i++)
         for (int32_t j = 0; j < 6; j++)
             for (int32_t in0 = 0; in0 < 3; in0++)
                 check_case(&(linear_case){all_types[i], 45, widths[j] + 5, 16, 29, in0, widths[j],
@@ -243,20 +259,24 @@ static void deepest_tree(void **state) {
 static void extremes(void **state) {
     (void)state;
     static const uint16_t scales[] = {0x0001, 0x03FF, 0x7BFF, 0x8001, 0x0000, 0x8000, 0x3C00};
+    static const uint8_t exponents[] = {0, 1, 2, 3, 127, 254, 255};
     static const uint8_t codes[] = {0x00, 0xFF, 0x80, 0x7F, 0x88, 0x0F};
     static const float values[] = {1.0f, -1.0f, 0x1p-100f, -0.0f, 0.0f, 0x1p-126f, 3e38f, 1e30f};
     int32_t n_in = 96, n_out = 21, n_row = 8;
-    for (int32_t i = 3; i < N_TYPE; i++)
+    for (int32_t i = N_FLOAT_TYPE; i < N_TYPE; i++)
         for (int32_t code = 0; code < 6; code++)
             for (int32_t scale = 0; scale < 7; scale++) {
-                buf plain = random_plain(all_types[i], n_out, n_in);
+                int32_t w_in = whole_blocks(all_types[i], n_in);
+                buf plain = random_plain(all_types[i], n_out, w_in);
                 int32_t block_bytes = dtype_find(all_types[i])->block_bytes;
                 for (size_t at = 0; at < plain.bytes; at += (size_t)block_bytes) {
                     uint8_t *block = (uint8_t *)buf_at(plain) + at;
                     memset(block, codes[code], (size_t)block_bytes);
-                    memcpy(block, &scales[scale], 2);
-                    if (all_types[i] == DTYPE_Q4_1)
-                        memcpy(block + 2, &scales[(scale + code) % 7], 2);
+                    if (all_types[i] == DTYPE_MXFP4)
+                        *block = exponents[scale];
+                    else
+                        plain_set_scales(all_types[i], block, scales[scale],
+                                         scales[(scale + code) % 7]);
                 }
                 act_buf x = random_act(n_row, n_in);
                 for (int32_t r = 0; r < n_row; r++)
@@ -264,7 +284,7 @@ static void extremes(void **state) {
                         buf_floats(x.f32)[r * n_in + k] = values[r];
                 for (int32_t r = 0; r < n_row; r++)
                     cpu_act_write_row(&cpu_linear_scalar, &x.act, r, buf_floats(x.f32) + r * n_in);
-                check_case_on(&(linear_case){all_types[i], n_out, n_in, 0, n_out, 0, n_in, n_row,
+                check_case_on(&(linear_case){all_types[i], n_out, w_in, 0, n_out, 0, n_in, n_row,
                                              false, 1, &one_leaf},
                               plain, &x.act);
                 act_free(x);
@@ -280,31 +300,34 @@ static void saturation(void **state) {
     static const uint8_t nibbles[] = {0xFF, 0x00, 0xF0, 0x0F, 0x88, 0x77};
     static const uint8_t bytes[] = {0x80, 0x81, 0x7F, 0xFF, 0x1F, 0x00};
     enum { N_IN = 64, N_OUT = 37, N_ROW = 10 };
-    for (int32_t i = 3; i < N_TYPE; i++)
+    for (int32_t i = N_FLOAT_TYPE; i < N_TYPE; i++)
         for (int32_t code = 0; code < 6; code++)
             for (int32_t mix = 0; mix < 3; mix++) {
-                const uint8_t *codes = all_types[i] == DTYPE_Q8_0 ? bytes : nibbles;
-                buf plain = random_plain(all_types[i], N_OUT, N_IN);
-                int32_t block_bytes = dtype_find(all_types[i])->block_bytes;
-                int32_t at0 = all_types[i] == DTYPE_Q4_1 ? 4 : 2;
+                const dtype type = all_types[i];
+                const uint8_t *codes = type == DTYPE_Q8_0 ? bytes : nibbles;
+                int32_t w_in = whole_blocks(type, N_IN);
+                buf plain = random_plain(type, N_OUT, w_in);
+                int32_t block_bytes = dtype_find(type)->block_bytes, at0 = plain_scale_at(type);
                 for (size_t at = 0; at < plain.bytes; at += (size_t)block_bytes)
-                    for (int32_t k = at0; k < block_bytes; k++)
-                        ((uint8_t *)buf_at(plain))[at + (size_t)k] =
-                            codes[mix == 2 ? (code + k) % 6 : code];
+                    for (int32_t k = 0; k < block_bytes; k++)
+                        if (k < at0 || k >= at0 + plain_scale_bytes(type))
+                            ((uint8_t *)buf_at(plain))[at + (size_t)k] =
+                                codes[mix == 2 ? (code + k) % 6 : code];
                 act_buf x = random_act(N_ROW, N_IN);
                 for (int32_t r = 0; r < N_ROW; r++) {
                     record rec = record_at(&x.act, r);
                     int8_t *q = (int8_t *)rec.q;
-                    int32_t *sum = (int32_t *)rec.sum;
-                    sum[0] = sum[1] = 0;
+                    int16_t *sum = (int16_t *)rec.sum;
+                    memset(sum, 0, N_IN / 8 * sizeof *sum);
                     for (int32_t k = 0; k < N_IN; k++) {
                         q[k] = q_codes[mix ? (r + k) % 5 : r % 5];
-                        sum[k / 32] += q[k];
+                        int16_t *part = &sum[k / 16 * 2 + k / 2 % 2];
+                        *part = (int16_t)(*part + q[k]);
                     }
                 }
                 for (int32_t n_row = 1; n_row <= N_ROW; n_row += 3)
-                    check_case_on(&(linear_case){all_types[i], N_OUT, N_IN, 0, N_OUT, 0, N_IN,
-                                                 n_row, false, 1, &one_leaf},
+                    check_case_on(&(linear_case){type, N_OUT, w_in, 0, N_OUT, 0, N_IN, n_row, false,
+                                                 1, &one_leaf},
                                   plain, &x.act);
                 act_free(x);
                 buf_free(plain);
@@ -342,14 +365,14 @@ static void float_extremes(void **state) {
 static void non_finite_row(void **state) {
     (void)state;
     static const uint32_t bad[] = {0x7F800000u, 0xFF800000u, 0x7FC00000u, 0xFFC00001u, 0x7F800001u};
-    for (int32_t i = 3; i < N_TYPE; i++)
+    for (int32_t i = N_FLOAT_TYPE; i < N_TYPE; i++)
         for (int32_t j = 0; j < 5; j++) {
-            int32_t n_in = 96, n_out = 20, n_row = 5;
-            buf plain = random_plain(all_types[i], n_out, n_in);
+            int32_t n_in = 96, n_out = 20, n_row = 5, w_in = whole_blocks(all_types[i], n_in);
+            buf plain = random_plain(all_types[i], n_out, w_in);
             act_buf x = random_act(n_row, n_in);
             buf_floats(x.f32)[2 * n_in + 40] = float_of(bad[j]);
             cpu_act_write_row(&cpu_linear_scalar, &x.act, 2, buf_floats(x.f32) + 2 * n_in);
-            linear_case c = {all_types[i], n_out, n_in,  0, n_out,    0,
+            linear_case c = {all_types[i], n_out, w_in,  0, n_out,    0,
                              n_in,         n_row, false, 1, &one_leaf};
             for (int32_t isa = 0; isa < isa_count(); isa++) {
                 buf y = run_case(isa, &c, plain, &x.act, (buf){0}, n_out);
@@ -371,9 +394,10 @@ static void row_independence(void **state) {
     int32_t n_in = 160, n_out = 72, n_row = 33;
     for (int32_t i = 0; i < N_TYPE; i++)
         for (int32_t isa = 0; isa < isa_count(); isa++) {
-            buf plain = random_plain(all_types[i], n_out, n_in);
+            int32_t w_in = whole_blocks(all_types[i], n_in);
+            buf plain = random_plain(all_types[i], n_out, w_in);
             act_buf x = random_act(n_row, n_in);
-            linear_case c = {all_types[i], n_out, n_in,  0, n_out,    0,
+            linear_case c = {all_types[i], n_out, w_in,  0, n_out,    0,
                              n_in,         n_row, false, 2, &one_leaf};
             buf all = run_case(isa, &c, plain, &x.act, (buf){0}, n_out);
             c.n_row = 1;
@@ -399,10 +423,11 @@ static void thread_counts(void **state) {
     static const int32_t row_counts[] = {1, 4, 29};
     for (int32_t i = 0; i < N_TYPE; i++)
         for (int32_t j = 0; j < 3; j++) {
-            buf plain = random_plain(all_types[i], n_out, n_in);
+            int32_t w_in = whole_blocks(all_types[i], n_in);
+            buf plain = random_plain(all_types[i], n_out, w_in);
             act_buf x = random_act(row_counts[j], n_in);
             for (int32_t n_thread = 1; n_thread <= 3; n_thread++)
-                check_case_on(&(linear_case){all_types[i], n_out, n_in, 0, n_out, 0, n_in,
+                check_case_on(&(linear_case){all_types[i], n_out, w_in, 0, n_out, 0, n_in,
                                              row_counts[j], false, n_thread, &one_leaf},
                               plain, &x.act);
             act_free(x);
@@ -456,8 +481,9 @@ static void parts(void **state) {
  * by half a step of its block at most. */
 static void accuracy(void **state) {
     (void)state;
-    int32_t n_in = 576, n_out = 48, n_row = 7;
+    int32_t n_out = 48, n_row = 7;
     for (int32_t i = 0; i < N_TYPE; i++) {
+        int32_t n_in = whole_blocks(all_types[i], 576);
         buf plain = random_plain(all_types[i], n_out, n_in);
         act_buf x = random_act(n_row, n_in);
         linear_case c = {all_types[i], n_out, n_in, 0, n_out, 0, n_in, n_row, false, 1, &one_leaf};
@@ -526,6 +552,7 @@ static buf cut_over(const kern_table *t, kern_dev *dev, const kern_weight *w, co
     kern_reduce_norm norm_p = {.n_row = n_row, .hidden = hidden, .tree = &rest, .nodes = nodes.mem};
     norm_p.node_off = node_off;
     norm_p.x = x_row.mem;
+    norm_p.x_scale = 1.0f;
     norm_p.weight = norm;
     norm_p.eps = 1e-5f;
     norm_p.out = (kern_act){.k = hidden, .f32 = out.mem};
@@ -540,7 +567,8 @@ static void cuts_of_k(void **state) {
     (void)state;
     enum { N_LEAF = 12, HIDDEN = 100, N_ROW = 5 };
     for (int32_t i = 0; i < N_TYPE; i++) {
-        buf plain = random_plain(all_types[i], HIDDEN, N_LEAF * 32);
+        int32_t w_in = whole_blocks(all_types[i], N_LEAF * 32);
+        buf plain = random_plain(all_types[i], HIDDEN, w_in);
         act_buf x = random_act(N_ROW, N_LEAF * 32), residual = random_act(N_ROW, HIDDEN);
         act_buf norm = random_act(1, HIDDEN);
         buf first = {0};
@@ -548,7 +576,7 @@ static void cuts_of_k(void **state) {
             const kern_table *t = table_of(isa);
             kern_dev *dev = dev_open(t, 2);
             kern_weight w;
-            buf w_buf = packed(t, all_types[i], HIDDEN, N_LEAF * 32, plain, &w);
+            buf w_buf = packed(t, all_types[i], HIDDEN, w_in, plain, &w);
             for (int32_t cut = 0; cut <= N_LEAF; cut++) {
                 buf out =
                     cut_over(t, dev, &w, &x.act, N_ROW, N_LEAF, cut, residual.f32, norm.f32.mem);
@@ -570,27 +598,28 @@ static void cuts_of_k(void **state) {
     }
 }
 
-/* SwiGLU is two linear layers, silu(g) * u, and the rule of the q8 form. */
+/* SwiGLU is two linear layers, the rule of the gated unit, and the rule of the q8 form. */
 static void check_swiglu(dtype type, int32_t n_in, int32_t n_out, int32_t out0, int32_t n_row,
                          bool f32, bool q8) {
-    int32_t rows_of_w = out0 + n_out;
-    buf gate = random_plain(type, rows_of_w, n_in), up = random_plain(type, rows_of_w, n_in);
+    kern_glu_rule rule = all_rules[n_row / 2 % 3];
+    int32_t rows_of_w = out0 + n_out, w_in = whole_blocks(type, n_in);
+    buf gate = random_plain(type, rows_of_w, w_in), up = random_plain(type, rows_of_w, w_in);
     act_buf x = random_act(n_row, n_in), want = act_take(n_row, n_out, true, n_out % 32 == 0);
-    linear_case c = {type, rows_of_w, n_in, out0, n_out, 0, n_in, n_row, false, 1, &one_leaf};
+    linear_case c = {type, rows_of_w, w_in, out0, n_out, 0, n_in, n_row, false, 1, &one_leaf};
     buf g = expected_case(&c, gate, &x.act, (buf){0}, n_out);
     buf u = expected_case(&c, up, &x.act, (buf){0}, n_out);
     for (int32_t i = 0; i < n_row * n_out; i++)
-        buf_floats(want.f32)[i] = exact_silu(buf_floats(g)[i]) * buf_floats(u)[i];
+        buf_floats(want.f32)[i] = reference_glu(&rule, buf_floats(g)[i], buf_floats(u)[i]);
     if (q8)
         act_quantise(&want.act, n_row);
     for (int32_t isa = 0; isa < isa_count(); isa++) {
         const kern_table *t = table_of(isa);
         kern_dev *dev = dev_open(t, 1 + n_row % 3);
         kern_weight gate_w, up_w;
-        buf gate_buf = packed(t, type, rows_of_w, n_in, gate, &gate_w);
-        buf up_buf = packed(t, type, rows_of_w, n_in, up, &up_w);
+        buf gate_buf = packed(t, type, rows_of_w, w_in, gate, &gate_w);
+        buf up_buf = packed(t, type, rows_of_w, w_in, up, &up_w);
         act_buf out = act_take(n_row, n_out, f32, q8);
-        kern_swiglu p = {x.act, n_row, &gate_w, &up_w, out0, n_out, out.act};
+        kern_swiglu p = {x.act, n_row, &gate_w, &up_w, out0, n_out, rule, out.act};
         t->swiglu(dev, &p);
         if (f32)
             assert_same_floats(buf_floats(out.f32), buf_floats(want.f32), out.f32.bytes / 4,
@@ -627,10 +656,11 @@ static void swiglu(void **state) {
 static void packed_layouts(void **state) {
     (void)state;
     const kern_table *t = table_of(0);
-    int32_t n_out = 21, n_in = 96;
+    int32_t n_out = 21;
     kern_weight w;
     for (int32_t i = 0; i < N_TYPE; i++) {
         dtype type = all_types[i];
+        int32_t n_in = whole_blocks(type, 96);
         buf plain = random_plain(type, n_out, n_in);
         buf b = packed(t, type, n_out, n_in, plain, &w);
         size_t panel = b.bytes / 2;
@@ -675,6 +705,39 @@ static void packed_layouts(void **state) {
             assert_memory_equal(p + 3 * 512 + 32 + 10, row5 + 34, 2);
             assert_int_equal(p[panel + 4 * 5], 0x80);
             break;
+        case DTYPE_Q5_1: /* column 54: bit 22 of 4 bytes; quad 5 = 1 + 4: bit 4 + 1 of the byte */
+            assert_int_equal(panel, 3 * 320 + 192);
+            assert_int_equal(p[320 + 86], row5[24 + 8 + 6]);
+            assert_int_equal(p[320 + 256 + 22] >> 5 & 1, row5[24 + 4 + 2] >> 6 & 1);
+            assert_memory_equal(p + 3 * 320 + 64 + 32 + 10, row5 + 24 + 2, 2);
+            break;
+        case DTYPE_Q2_K: /* column 54: group 3 of the block, line 0, bits 2 + 4 */
+            assert_int_equal(panel, 8 * 128 + 64 + 8 * 32);
+            assert_int_equal(p[128 + 22] >> 6 & 3, row5[16 + 22] >> 2 & 3);
+            assert_memory_equal(p + 8 * 128 + 10, row5 + 80, 2);
+            assert_int_equal(p[8 * 128 + 32 + 11], row5[83] ^ 0x80);
+            assert_int_equal(p[8 * 128 + 64 + 32 + 16 + 5], row5[3]);
+            break;
+        case DTYPE_Q6_K: /* column 54: low nibble of byte 54, bits 2 and 3 of byte 22 above */
+            assert_int_equal(panel, 8 * 384 + 320);
+            assert_int_equal(p[384 + 86] >> 4, row5[54] & 15);
+            assert_int_equal(p[384 + 256 + 22] >> 6 & 3, row5[128 + 22] >> 2 & 3);
+            assert_memory_equal(p + 8 * 384 + 10, row5 + 208, 2);
+            assert_int_equal(p[8 * 384 + 32 + 32 + 16 + 5], row5[192 + 3]);
+            break;
+        case DTYPE_Q4_K: /* column 54: high nibble of byte 22 */
+            assert_int_equal(panel, 8 * 256 + 320);
+            assert_int_equal(p[256 + 86] >> 4, row5[16 + 22] >> 4);
+            assert_int_equal(p[8 * 256 + 64 + 32 + 5], row5[4 + 1] & 63);
+            assert_int_equal(p[8 * 256 + 64 + 32 + 16 + 5], row5[4 + 5] & 63);
+            break;
+        case DTYPE_MXFP4:
+            assert_int_equal(panel, 3 * 256 + 64);
+            assert_int_equal(p[256 + 86], row5[17 + 1 + 6]);
+            assert_int_equal(p[3 * 256 + 16 + 5], row5[17]);
+            break;
+        default:
+            break;
         }
         buf_free(plain);
         buf_free(b);
@@ -686,9 +749,10 @@ static void packing_in_pieces(void **state) {
     (void)state;
     const kern_table *t = table_of(0);
     for (int32_t i = 0; i < N_TYPE; i++) {
-        buf plain = random_plain(all_types[i], 75, 64);
+        int32_t n_in = whole_blocks(all_types[i], 64);
+        buf plain = random_plain(all_types[i], 75, n_in);
         kern_weight w;
-        buf whole = packed(t, all_types[i], 75, 64, plain, &w);
+        buf whole = packed(t, all_types[i], 75, n_in, plain, &w);
         buf pieces = buf_take(whole.bytes);
         w.data = pieces.mem;
         t->pack(buf_at(plain), 48, 27, &w);
@@ -701,12 +765,65 @@ static void packing_in_pieces(void **state) {
     }
 }
 
+/* Outputs in groups, each with columns of its own: what one call per group gives. */
+static void check_groups(dtype type, int32_t group_out, int32_t n_group, int32_t group0,
+                         int32_t n_row, int32_t n_thread) {
+    int32_t n_in = whole_blocks(type, 64), n_out = group_out * n_group, out0 = group_out * group0,
+            y_stride = n_out + 7;
+    buf plain = random_plain(type, out0 + n_out, n_in);
+    act_buf x = random_act(n_row, n_in * n_group);
+    for (int32_t isa = 0; isa < isa_count(); isa++) {
+        const kern_table *t = table_of(isa);
+        kern_dev *dev = dev_open(t, n_thread);
+        kern_weight w;
+        buf w_buf = packed(t, type, out0 + n_out, n_in, plain, &w);
+        buf y = buf_take((size_t)(n_row * y_stride) * 4);
+        kern_linear p = {.x = x.act, .n_row = n_row, .n_in = n_in, .n_part = 1};
+        p.part[0] = (kern_linear_part){&w, out0, n_out, {0}, y.mem, y_stride};
+        p.tree = &one_leaf;
+        p.leaf_in = n_in;
+        p.group_out = group_out;
+        t->linear(dev, &p);
+        size_t row_bytes = dtype_bytes(dtype_find(type), n_in);
+        for (int32_t r = 0; r < n_row; r++)
+            for (int32_t o = 0; o < y_stride; o++) {
+                const uint8_t *w_row =
+                    (const uint8_t *)buf_at(plain) + (size_t)(out0 + o) * row_bytes;
+                uint32_t got = bits_of(buf_floats(y)[r * y_stride + o]);
+                if (o >= n_out)
+                    assert_int_equal(got, 0xA5A5A5A5u);
+                else
+                    assert_int_equal(got, bits_of(reference_leaf(type, w_row, 0, &x.act, r,
+                                                                 o / group_out * n_in, n_in)));
+            }
+        t->close(dev);
+        buf_free(w_buf);
+        buf_free(y);
+    }
+    act_free(x);
+    buf_free(plain);
+}
+
+static void groups(void **state) {
+    (void)state;
+    static const int32_t widths[] = {16, 48, 64, 80}, row_counts[] = {1, 3, 8, 25};
+    for (int32_t i = 0; i < N_TYPE; i++)
+        for (int32_t j = 0; j < 4; j++) {
+            int32_t k = (i + j) % 4;
+            check_groups(all_types[i], widths[j], 1 + (i + k) % 4, j % 2, row_counts[k],
+                         1 + (j + k) % 3);
+        }
+}
+
 static void no_rows(void **state) {
     (void)state;
     const kern_table *t = table_of(0);
     kern_dev *dev = dev_open(t, 2);
     t->linear(dev, &(kern_linear){.n_part = 1});
     t->swiglu(dev, &(kern_swiglu){0});
+    t->glu(dev, &(kern_glu){0});
+    t->act_make(dev, &(kern_act_make){0});
+    t->softcap(dev, &(kern_softcap){.cap = 1.0f});
     t->reduce_norm(dev, &(kern_reduce_norm){0});
     t->embed(dev, &(kern_embed){0});
     t->pick(dev, &(kern_pick){0});
@@ -753,7 +870,7 @@ int main(void) {
         cmocka_unit_test(thread_counts),  cmocka_unit_test(parts),
         cmocka_unit_test(accuracy),       cmocka_unit_test(cuts_of_k),
         cmocka_unit_test(swiglu),         cmocka_unit_test(no_rows),
-        cmocka_unit_test(no_outputs),
+        cmocka_unit_test(no_outputs),     cmocka_unit_test(groups),
     };
     isa_print_absent();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,12 @@ static void check_block(const float *x, const int8_t *q, float dx, float xs, int
         cpu_act_write_row(functions_of(isa), &got.act, 0, x);
         record rec = record_at(&got.act, 0);
         assert_memory_equal(rec.q, q, 32);
-        assert_int_equal(rec.sum[0], sum);
+        for (int32_t i = 0; i < 4; i++) {
+            const int8_t *at = q + i / 2 * 16 + i % 2 * 2;
+            assert_int_equal(rec.sum[i],
+                             at[0] + at[1] + at[4] + at[5] + at[8] + at[9] + at[12] + at[13]);
+        }
+        assert_int_equal(rec.sum[0] + rec.sum[1] + rec.sum[2] + rec.sum[3], sum);
         assert_int_equal(bits_of(rec.dx[0]), bits_of(dx));
         assert_int_equal(bits_of(rec.xs[0]), bits_of(xs));
         act_free(got);
@@ -29,9 +34,9 @@ static void check_block(const float *x, const int8_t *q, float dx, float xs, int
 static void check_ordinary_block(const float *x) {
     int8_t q[32];
     float dx, xs;
-    int32_t sum;
-    reference_block(x, q, &dx, &xs, &sum);
-    check_block(x, q, dx, xs, sum);
+    int16_t sum[4];
+    reference_block(x, q, &dx, &xs, sum);
+    check_block(x, q, dx, xs, sum[0] + sum[1] + sum[2] + sum[3]);
 }
 
 static void quantise_random(void **state) {
@@ -59,10 +64,10 @@ static void quantise_ties(void **state) {
     }
     int8_t codes[32];
     float dx, xs;
-    int32_t total;
-    reference_block(x, codes, &dx, &xs, &total);
+    int16_t total[4];
+    reference_block(x, codes, &dx, &xs, total);
     assert_memory_equal(codes, q, sizeof q);
-    assert_int_equal(total, sum);
+    assert_int_equal(total[0] + total[1] + total[2] + total[3], sum);
     check_block(x, q, dx, xs, sum);
 }
 
@@ -105,7 +110,14 @@ static void quantise_non_finite(void **state) {
 typedef struct norm_case {
     int32_t n_row, hidden, n_leaf, n_thread;
     bool f32, q8;
+    bool bias, post;
+    float x_scale;
 } norm_case;
+
+/* What a case reads besides its nodes. */
+typedef struct norm_inputs {
+    act_buf start, weight, bias, post;
+} norm_inputs;
 
 static void tree_of(const norm_case *c, const buf *nodes, tree_prog *tree, size_t *node_off) {
     tree_cover(c->n_leaf, 0, c->n_leaf, tree);
@@ -114,49 +126,64 @@ static void tree_of(const norm_case *c, const buf *nodes, tree_prog *tree, size_
             nodes->bytes / (size_t)c->n_leaf * (size_t)(c->n_leaf - 1 - i) + (i % 2 ? 64 : 0);
 }
 
-/* What a row becomes, one element at a time. */
-static void reference_norm(const norm_case *c, const tree_prog *tree, buf nodes,
-                           const size_t *node_off, int32_t r, float *x, const float *weight,
-                           float *out) {
+static float reference_factor(const float *x, int32_t n) {
     float lane[16] = {0};
-    for (int32_t j = 0; j < c->hidden; j++) {
-        float stack[TREE_MAX_LEAF];
-        int32_t depth = 0;
-        for (int32_t i = 0; c->n_leaf && i < tree->n_op; i++) {
-            int32_t op = tree->op[i];
-            if (op >= 0) {
-                const float *node = (const float *)((uint8_t *)buf_at(nodes) + node_off[op]);
-                stack[depth++] = node[r * c->hidden + j];
-            } else if (op == TREE_ADD) {
-                depth--;
-                stack[depth - 1] = stack[depth - 1] + stack[depth];
-            } else {
-                x[j] = x[j] + stack[--depth];
-            }
-        }
+    double exact = 0;
+    for (int32_t j = 0; j < n; j++) {
         lane[j % 16] = fmaf(x[j], x[j], lane[j % 16]);
+        exact += (double)x[j] * (double)x[j];
     }
-    float ss = 0, half[16];
-    memcpy(half, lane, sizeof half);
     for (int32_t step = 8; step; step /= 2)
         for (int32_t i = 0; i < step; i++)
-            half[i] = half[i] + half[i + step];
-    ss = half[0];
-    float factor = 1.0f / sqrtf(ss / (float)c->hidden + 1e-5f);
-    double exact = 0;
-    for (int32_t j = 0; j < c->hidden; j++)
-        exact += (double)x[j] * (double)x[j];
-    exact = 1 / sqrt(exact / c->hidden + (double)1e-5f);
-    for (int32_t j = 0; j < c->hidden; j++) {
-        out[j] = (x[j] * factor) * weight[j];
-        double want = (double)x[j] * exact * (double)weight[j];
-        assert_true(fabs((double)out[j] - want) <= 1e-6 * fabs(want) + 1e-30);
+            lane[i] = lane[i] + lane[i + step];
+    float factor = 1.0f / sqrtf(lane[0] / (float)n + 1e-5f);
+    exact = 1 / sqrt(exact / n + (double)1e-5f);
+    assert_true(fabs((double)factor - exact) <= 1e-6 * exact);
+    return factor;
+}
+
+static float reference_root(const norm_case *c, const tree_prog *tree, buf nodes,
+                            const size_t *node_off, int32_t at) {
+    float stack[TREE_MAX_LEAF];
+    int32_t depth = 0;
+    for (int32_t i = 0; c->n_leaf && i < tree->n_op; i++) {
+        int32_t op = tree->op[i];
+        if (op >= 0) {
+            stack[depth++] = ((const float *)((uint8_t *)buf_at(nodes) + node_off[op]))[at];
+        } else if (op == TREE_ADD) {
+            depth--;
+            stack[depth - 1] = stack[depth - 1] + stack[depth];
+        }
     }
+    return stack[0];
+}
+
+/* What a row becomes, one element at a time. */
+static void reference_norm(const norm_case *c, const norm_inputs *in, const tree_prog *tree,
+                           buf nodes, const size_t *node_off, int32_t r, float *x, float *out) {
+    const float *weight = buf_floats(in->weight.f32), *post = buf_floats(in->post.f32);
+    if (c->n_leaf) {
+        for (int32_t j = 0; j < c->hidden; j++) {
+            out[j] = reference_root(c, tree, nodes, node_off, r * c->hidden + j);
+            if (c->bias)
+                out[j] = out[j] + buf_floats(in->bias.f32)[j];
+        }
+        float factor = c->post ? reference_factor(out, c->hidden) : 0;
+        for (int32_t j = 0; j < c->hidden; j++) {
+            float t = c->post ? (out[j] * factor) * post[j] : out[j];
+            float sum = x[j] + t;
+            x[j] = sum * c->x_scale;
+        }
+    }
+    float factor = reference_factor(x, c->hidden);
+    for (int32_t j = 0; j < c->hidden; j++)
+        out[j] = (x[j] * factor) * weight[j];
 }
 
 static void check_norm(const norm_case *c) {
     int32_t n = c->n_row * c->hidden;
-    act_buf start = random_act(c->n_row, c->hidden), weight = random_act(1, c->hidden);
+    norm_inputs in = {random_act(c->n_row, c->hidden), random_act(1, c->hidden),
+                      random_act(1, c->hidden), random_act(1, c->hidden)};
     buf nodes = buf_take((size_t)(c->n_leaf ? c->n_leaf : 1) * ((size_t)n * 4 + 128));
     for (size_t i = 0; i < nodes.bytes / 4; i++)
         buf_floats(nodes)[i] = rng_float();
@@ -165,22 +192,31 @@ static void check_norm(const norm_case *c) {
     if (c->n_leaf)
         tree_of(c, &nodes, &tree, node_off);
     buf want_x = buf_take((size_t)n * 4);
-    memcpy(buf_at(want_x), buf_at(start.f32), want_x.bytes);
+    memcpy(buf_at(want_x), buf_at(in.start.f32), want_x.bytes);
     act_buf want = act_take(c->n_row, c->hidden, true, c->q8);
     for (int32_t r = 0; r < c->n_row; r++)
-        reference_norm(c, &tree, nodes, node_off, r, buf_floats(want_x) + r * c->hidden,
-                       buf_floats(weight.f32), buf_floats(want.f32) + r * c->hidden);
+        reference_norm(c, &in, &tree, nodes, node_off, r, buf_floats(want_x) + r * c->hidden,
+                       buf_floats(want.f32) + r * c->hidden);
     if (c->q8)
         act_quantise(&want.act, c->n_row);
     for (int32_t isa = 0; isa < isa_count(); isa++) {
         const kern_table *t = table_of(isa);
         kern_dev *dev = dev_open(t, c->n_thread);
         buf x = buf_take((size_t)n * 4);
-        memcpy(buf_at(x), buf_at(start.f32), x.bytes);
+        memcpy(buf_at(x), buf_at(in.start.f32), x.bytes);
         act_buf out = act_take(c->n_row, c->hidden, c->f32, c->q8);
-        kern_reduce_norm p = {c->n_row,       c->hidden, c->n_leaf ? &tree : NULL,
-                              nodes.mem,      node_off,  x.mem,
-                              weight.f32.mem, 1e-5f,     out.act};
+        kern_reduce_norm p = {.n_row = c->n_row,
+                              .hidden = c->hidden,
+                              .tree = c->n_leaf ? &tree : NULL,
+                              .nodes = nodes.mem,
+                              .node_off = node_off,
+                              .bias = c->bias ? in.bias.f32.mem : (kern_mem){0},
+                              .post = c->post ? in.post.f32.mem : (kern_mem){0},
+                              .x_scale = c->x_scale,
+                              .x = x.mem,
+                              .weight = in.weight.f32.mem,
+                              .eps = 1e-5f,
+                              .out = out.act};
         t->reduce_norm(dev, &p);
         assert_same_floats(buf_floats(x), buf_floats(want_x), (size_t)n, "residual");
         if (c->f32)
@@ -191,8 +227,10 @@ static void check_norm(const norm_case *c) {
         buf_free(x);
         t->close(dev);
     }
-    act_free(start);
-    act_free(weight);
+    act_free(in.start);
+    act_free(in.weight);
+    act_free(in.bias);
+    act_free(in.post);
     act_free(want);
     buf_free(nodes);
     buf_free(want_x);
@@ -201,16 +239,18 @@ static void check_norm(const norm_case *c) {
 static void reduce_norm(void **state) {
     (void)state;
     static const int32_t widths[] = {1, 8, 15, 37, 511, 513, 1040, 1543};
+    static const float scales[] = {1.0f, 0.37f};
     for (int32_t i = 0; i < 8; i++)
         for (int32_t n_leaf = 0; n_leaf <= 12; n_leaf += 3)
-            check_norm(
-                &(norm_case){1 + (i + n_leaf) % 5, widths[i], n_leaf, 1 + i % 3, true, false});
+            check_norm(&(norm_case){1 + (i + n_leaf) % 5, widths[i], n_leaf, 1 + i % 3, true, false,
+                                    (i + n_leaf) % 3 == 1, i % 2, scales[i / 2 % 2]});
     static const int32_t blocks[] = {1, 3, 18, 24, 33};
     for (int32_t i = 0; i < 5; i++)
         for (int32_t n_leaf = 0; n_leaf <= 7; n_leaf++)
             check_norm(&(norm_case){1 + (i + n_leaf) % 4, 32 * blocks[i], n_leaf, 1 + i % 3,
-                                    n_leaf % 2 == 0, true});
-    check_norm(&(norm_case){2, 600, 64, 2, true, false});
+                                    n_leaf % 2 == 0, true, n_leaf % 3 < 2, n_leaf % 4 > 1,
+                                    scales[(i + n_leaf) % 2]});
+    check_norm(&(norm_case){2, 600, 64, 2, true, false, false, false, 1.0f});
 }
 
 /* ---- embed, pick ---- */
@@ -225,15 +265,19 @@ static void embed(void **state) {
         for (int32_t isa = 0; isa < isa_count(); isa++) {
             const kern_table *t = table_of(isa);
             kern_dev *dev = dev_open(t, 2);
+            float scale = i % 2 ? 1.0f : 45.254834f;
             buf plain = random_plain(types[i], VOCAB, HIDDEN), x = buf_take(N_ROW * HIDDEN * 4);
-            t->embed(dev,
-                     &(kern_embed){
-                         buf_at(plain), types[i], N_ROW, HIDDEN, VOCAB, {(uintptr_t)ids}, x.mem});
+            t->embed(
+                dev,
+                &(kern_embed){
+                    buf_at(plain), types[i], N_ROW, HIDDEN, VOCAB, scale, {(uintptr_t)ids}, x.mem});
             float want[HIDDEN];
             for (int32_t r = 0; r < N_ROW; r++) {
                 size_t row_bytes = dtype_bytes(dtype_find(types[i]), HIDDEN);
                 dtype_to_f32(types[i], (uint8_t *)buf_at(plain) + (size_t)ids[r] * row_bytes,
                              HIDDEN, want);
+                for (int32_t j = 0; j < HIDDEN; j++)
+                    want[j] = want[j] * scale;
                 assert_same_floats(buf_floats(x) + r * HIDDEN, want, HIDDEN, "embed");
             }
             buf_free(plain);
@@ -387,6 +431,12 @@ static void tails(void **state) {
             for (int32_t i = 0; i < n; i++)
                 lane[i % 16] = fmaf(x[i], x[i], lane[i % 16]);
             assert_int_equal(bits_of(sum), bits_of(exact_fold16(lane)));
+            for (int32_t i = 0; i < n; i++) {
+                buf_floats(want)[i] = fmaf(0.37f, x[i], y[i]);
+                buf_floats(got)[i] = y[i];
+            }
+            f->add_scaled(buf_floats(got), 0.37f, x, n);
+            assert_same_floats(buf_floats(got), buf_floats(want), (size_t)n, "add_scaled");
             buf_free(got);
         }
         buf_free(a);
@@ -395,31 +445,155 @@ static void tails(void **state) {
     }
 }
 
-/* Tails of every length, gate or up not finite: the one NaN, or the right infinity. */
-static void silu_mul(void **state) {
-    (void)state;
+/* Numbers at the ends of every range, and ordinary ones. */
+static float any_float(float size) {
     static const uint32_t special[] = {0x7F800000u, 0xFF800000u, 0x7FC00000u, 0xFFC00001u,
-                                       0,           0x80000000u, 0x7F7FFFFFu, 0xC2C80000u};
-    for (int32_t n = 1; n <= 70; n++) {
+                                       0,           0x80000000u, 0x7F7FFFFFu, 0xFF7FFFFFu,
+                                       1,           0x80000001u, 0xC2C80000u, 0x7F800001u,
+                                       0x40E00000u, 0xC0E00000u, 0x60AD78ECu, 0xE0AD78ECu};
+    return rng_below(3) ? rng_float() * size : float_of(special[rng_below(16)]);
+}
+
+/* Tails of every length, gate or up not finite: the one NaN, or the right infinity. */
+static void glu_of_every_level(void **state) {
+    (void)state;
+    for (int32_t n = 1; n <= 210; n++) {
+        const kern_glu_rule *rule = &all_rules[n % 3];
         buf g = buf_take((size_t)n * 4), u = buf_take((size_t)n * 4),
             want = buf_take((size_t)n * 4);
         for (int32_t i = 0; i < n; i++) {
-            buf_floats(g)[i] = rng_below(3) ? rng_float() * 20.0f : float_of(special[rng_below(8)]);
-            buf_floats(u)[i] = rng_below(3) ? rng_float() : float_of(special[rng_below(8)]);
-            float y = exact_silu(buf_floats(g)[i]) * buf_floats(u)[i];
-            buf_floats(want)[i] = isnan(y) ? float_of(0xFFC00000u) : y;
+            buf_floats(g)[i] = any_float(20.0f);
+            buf_floats(u)[i] = any_float(n % 2 ? 1.0f : 12.0f);
+            buf_floats(want)[i] = reference_glu(rule, buf_floats(g)[i], buf_floats(u)[i]);
         }
         for (int32_t isa = 0; isa < isa_count(); isa++) {
             buf got = buf_take((size_t)n * 4);
+            functions_of(isa)->glu(rule, buf_floats(got), buf_floats(g), buf_floats(u), n);
+            assert_same_floats(buf_floats(got), buf_floats(want), (size_t)n, "glu");
             memcpy(buf_at(got), buf_at(g), got.bytes);
-            functions_of(isa)->silu_mul(buf_floats(got), buf_floats(u), n);
-            assert_same_floats(buf_floats(got), buf_floats(want), (size_t)n, "silu_mul");
+            functions_of(isa)->glu(rule, buf_floats(got), buf_floats(got), buf_floats(u), n);
+            assert_same_floats(buf_floats(got), buf_floats(want), (size_t)n, "glu in place");
             buf_free(got);
         }
         buf_free(g);
         buf_free(u);
         buf_free(want);
     }
+}
+
+/* Against double precision, over the range where the unit is neither 0 nor the line. */
+static void gelu_accuracy(void **state) {
+    (void)state;
+    for (float g = -8.0f; g <= 8.0f; g += 0.003f) {
+        double x = (double)g, z = sqrt(2 / acos(-1.0)) * (x + 0.044715 * x * x * x);
+        double want = 0.5 * x * (1 + tanh(z));
+        double got = (double)reference_glu(&all_rules[KERN_GLU_GELU], g, 1.0f);
+        assert_true(fabs(got - want) <= 2e-5 * fabs(want) + 1e-9);
+    }
+}
+
+/* Rows with gaps between them, in each form that the output can have. */
+static void glu(void **state) {
+    (void)state;
+    enum { N_ROW = 5, WIDTH = 96, G_STRIDE = WIDTH + 5, U_STRIDE = WIDTH + 32 };
+    for (int32_t forms = 1; forms <= 3; forms++)
+        for (int32_t isa = 0; isa < isa_count(); isa++) {
+            const kern_table *t = table_of(isa);
+            kern_dev *dev = dev_open(t, 1 + forms);
+            int32_t n_row = forms == 2 ? 1 : N_ROW;
+            act_buf g = random_act(N_ROW, G_STRIDE), u = random_act(N_ROW, U_STRIDE);
+            act_buf got = act_take(n_row, WIDTH, forms & 1, forms & 2),
+                    want = act_take(n_row, WIDTH, true, true);
+            for (int32_t i = 0; i < n_row * WIDTH; i++)
+                buf_floats(want.f32)[i] = reference_glu(
+                    &all_rules[isa % 3], buf_floats(g.f32)[i / WIDTH * G_STRIDE + i % WIDTH],
+                    buf_floats(u.f32)[i / WIDTH * U_STRIDE + i % WIDTH]);
+            act_quantise(&want.act, n_row);
+            t->glu(dev, &(kern_glu){n_row, g.f32.mem, u.f32.mem, G_STRIDE, U_STRIDE,
+                                    all_rules[isa % 3], got.act});
+            if (forms & 1)
+                assert_same_floats(buf_floats(got.f32), buf_floats(want.f32), got.f32.bytes / 4,
+                                   "glu");
+            if (forms & 2)
+                assert_memory_equal(buf_at(got.q8), buf_at(want.q8), got.q8.bytes);
+            act_free(g);
+            act_free(u);
+            act_free(got);
+            act_free(want);
+            t->close(dev);
+        }
+}
+
+static void act_make(void **state) {
+    (void)state;
+    enum { N_ROW = 4, WIDTH = 160 };
+    for (int32_t forms = 1; forms <= 4;
+         forms++) /* 4: the q8 form of rows that stay where they are */
+        for (int32_t isa = 0; isa < isa_count(); isa++) {
+            const kern_table *t = table_of(isa);
+            kern_dev *dev = dev_open(t, 3);
+            act_buf from = random_act(N_ROW, WIDTH);
+            act_buf to = act_take(N_ROW, WIDTH, forms != 2 && forms != 4, forms != 1);
+            kern_act act = to.act;
+            buf before = buf_take(from.f32.bytes);
+            memcpy(buf_at(before), buf_at(from.f32), before.bytes);
+            if (forms == 4)
+                act.f32 = from.f32.mem;
+            t->act_make(dev, &(kern_act_make){N_ROW, from.f32.mem, act});
+            assert_memory_equal(buf_at(from.f32), buf_at(before), before.bytes);
+            if (to.act.f32.at)
+                assert_memory_equal(buf_at(to.f32), buf_at(from.f32), to.f32.bytes);
+            if (to.act.q8.at)
+                assert_memory_equal(buf_at(to.q8), buf_at(from.q8), to.q8.bytes);
+            act_free(from);
+            act_free(to);
+            buf_free(before);
+            t->close(dev);
+        }
+}
+
+static float reference_softcap(float x, float cap) {
+    float y = x / cap;
+    float e = exact_exp_neg(-2.0f * fabsf(y));
+    float t = (1.0f - e) / (1.0f + e);
+    float z = cap * (y < 0.0f ? -t : t);
+    return isnan(z) ? float_of(0xFFC00000u) : z;
+}
+
+static void check_softcap(int64_t n, float cap, int32_t n_thread) {
+    buf x = buf_take((size_t)n * 4), want = buf_take((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++) {
+        buf_floats(x)[i] = any_float(3.0f * cap);
+        buf_floats(want)[i] = reference_softcap(buf_floats(x)[i], cap);
+    }
+    for (int32_t isa = 0; isa < isa_count(); isa++) {
+        const kern_table *t = table_of(isa);
+        kern_dev *dev = dev_open(t, n_thread);
+        buf got = buf_take((size_t)n * 4);
+        memcpy(buf_at(got), buf_at(x), got.bytes);
+        t->softcap(dev, &(kern_softcap){n, cap, got.mem});
+        assert_same_floats(buf_floats(got), buf_floats(want), (size_t)n, "softcap");
+        buf_free(got);
+        t->close(dev);
+    }
+    buf_free(x);
+    buf_free(want);
+}
+
+static void softcap(void **state) {
+    (void)state;
+    for (int32_t n = 1; n <= 40; n++)
+        check_softcap(n, n % 2 ? 30.0f : 50.0f, 1 + n % 2);
+    check_softcap(4096, 30.0f, 2);
+    check_softcap(20011, 30.0f, 3);
+    double worst = 0;
+    for (float x = -200.0f; x <= 200.0f; x += 0.007f)
+        worst = fmax(worst, fabs((double)reference_softcap(x, 30.0f) - 30 * tanh((double)x / 30)));
+    printf("softcap 30: off by at most %.2e\n", worst);
+    assert_true(worst < 30 * 3e-7);
+    assert_int_equal(bits_of(reference_softcap(INFINITY, 30.0f)), bits_of(30.0f));
+    assert_int_equal(bits_of(reference_softcap(-INFINITY, 30.0f)), bits_of(-30.0f));
+    assert_int_equal(bits_of(reference_softcap(-0.0f, 30.0f)), 0);
 }
 
 int main(void) {
@@ -436,7 +610,11 @@ int main(void) {
         cmocka_unit_test(vector_math_avx2),
         cmocka_unit_test(vector_math_avx512),
         cmocka_unit_test(tails),
-        cmocka_unit_test(silu_mul),
+        cmocka_unit_test(glu_of_every_level),
+        cmocka_unit_test(gelu_accuracy),
+        cmocka_unit_test(glu),
+        cmocka_unit_test(act_make),
+        cmocka_unit_test(softcap),
     };
     isa_print_absent();
     return cmocka_run_group_tests(tests, NULL, NULL);

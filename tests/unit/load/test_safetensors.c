@@ -162,29 +162,45 @@ static void test_overlaps(void **state) {
     must_refuse("{" ITEM("x", "[0,8]") "," ITEM("x", "[8,16]") "}", 0, 16, "duplicate");
 }
 
+/* Bytes that no tensor has: the header was damaged, or something else hides there. */
 static void test_gaps(void **state) {
     (void)state;
-    static const struct {
-        const char *header;
-        size_t n_data;
-        const char *text;
-    } cases[] = {
-        {"{" ITEM("a", "[0,8]") "," ITEM("b", "[16,24]") "}", 24, "8 bytes of data"},
-        {"{" ITEM("a", "[0,8]") "}", 11, "3 bytes of data"},
-        {"{" ITEM("a", "[4,12]") "}", 12, "4 bytes of data"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char path[64], log[1000];
-        load_st *s = NULL;
-        write_file(path, cases[i].header, 0, cases[i].n_data);
-        warned w = capture_begin();
-        weft_status status = load_st_open(path, &s, NULL);
-        capture_end(w, log, sizeof log);
-        unlink(path);
-        assert_int_equal(status, WEFT_OK);
-        assert_non_null(strstr(log, cases[i].text));
-        load_st_close(s);
-    }
+    must_refuse("{" ITEM("a", "[0,8]") "," ITEM("b", "[16,24]") "}", 0, 24,
+                "8 bytes of data before tensor b");
+    must_refuse("{" ITEM("a", "[0,8]") "}", 0, 11, "3 bytes of data after the last tensor");
+    must_refuse("{" ITEM("a", "[4,12]") "}", 0, 12, "4 bytes of data before tensor a");
+    must_refuse("{}", 0, 1, "1 bytes of data");
+    /* an empty tensor inside another one */
+    must_refuse(
+        "{" ITEM("a", "[0,8]") ",\"e\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[4,4]}}", 0,
+        8, "tensors a and e overlap");
+}
+
+static void test_metadata(void **state) {
+    (void)state;
+    must_refuse("{\"__metadata__\": 3}", 0, 0, "__metadata__");
+    must_refuse("{\"__metadata__\": {\"a\": 3}}", 0, 0, "__metadata__");
+    must_refuse("{\"\": {}}", 0, 0, "the name is empty");
+    must_refuse(" {}", 0, 0, "does not start with {");
+    must_refuse("\xEF\xBB\xBF{}", 0, 0, "does not start with {");
+}
+
+/* Types of less than a byte. */
+static void test_small_types(void **state) {
+    (void)state;
+    must_refuse(ONE("F4", "[3]", "[0,2]"), 0, 2, "12 bits of F4");
+    must_refuse(ONE("F6_E2M3", "[4]", "[0,4]"), 0, 4, "make 3 bytes");
+    must_refuse(ONE("F4", "[4611686018427387904]", "[0,0]"), 0, 0, "overflows");
+    char path[64];
+    load_st *s = NULL;
+    load_st_tensor t;
+    write_file(path, ONE("F4", "[2,3]", "[0,3]"), 0, 3);
+    assert_int_equal(load_st_open(path, &s, NULL), WEFT_OK);
+    unlink(path);
+    assert_true(load_st_find(s, "x", &t));
+    assert_string_equal(t.dtype, "F4");
+    assert_int_equal(t.bytes, 3);
+    load_st_close(s);
 }
 
 static void test_unaligned(void **state) {
@@ -240,10 +256,11 @@ static void test_golden(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sound),  cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_ranges), cmocka_unit_test(test_overlaps),
-        cmocka_unit_test(test_gaps),   cmocka_unit_test(test_unaligned),
-        cmocka_unit_test(test_paths),  cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_sound),       cmocka_unit_test(test_header_length),
+        cmocka_unit_test(test_ranges),      cmocka_unit_test(test_overlaps),
+        cmocka_unit_test(test_gaps),        cmocka_unit_test(test_metadata),
+        cmocka_unit_test(test_small_types), cmocka_unit_test(test_unaligned),
+        cmocka_unit_test(test_paths),       cmocka_unit_test(test_golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

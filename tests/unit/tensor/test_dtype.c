@@ -93,9 +93,12 @@ static void test_find(void **state) {
         assert_int_equal(info->quantised, len > 1);
         assert_int_equal(dtype_bytes(info, (int64_t)len * 3000000000), (size_t)bytes * 3000000000u);
     }
-    assert_int_equal(found, 6);
+    assert_int_equal(found, 16);
     assert_null(dtype_find(4));
-    assert_null(dtype_find(12));
+    assert_null(dtype_find(9)); /* Q8_1 and Q8_K are never stored */
+    assert_null(dtype_find(15));
+    assert_null(dtype_find(16)); /* IQ2_XXS */
+    assert_null(dtype_find(40)); /* NVFP4 */
     assert_null(dtype_find(UINT32_MAX));
 }
 
@@ -274,7 +277,9 @@ static void test_golden_blocks(void **state) {
         (void)golden_find(&g, name, "f32", &f32_bytes);
         assert_int_equal(raw_bytes * 4 * (size_t)len, f32_bytes * (size_t)block);
     }
-    static const dtype types[] = {DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1};
+    static const dtype types[] = {DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0,   DTYPE_Q4_0,   DTYPE_Q4_1,
+                                  DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q2_K,   DTYPE_Q3_K,   DTYPE_Q4_K,
+                                  DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
     for (size_t k = 0; k < sizeof types / sizeof types[0]; k++) {
         const dtype_info *info = dtype_find(types[k]);
         size_t raw_bytes;

@@ -10,8 +10,21 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "load/load.h"
+#include "model/desc.h"
 #include "unit/load/gguf_edit.h"
+
+/* The whole way from bytes to a description. */
+static weft_status open_model(const uint8_t *data, size_t n, weft_error *err) {
+    load_model *m = NULL;
+    model_desc *d = NULL;
+    weft_status s = load_open_memory(data, n, "it", &m, err);
+    if (s == WEFT_OK) {
+        s = model_desc_open(m, &d, err);
+        model_desc_close(d);
+        load_close(m);
+    }
+    return s;
+}
 
 static uint8_t *base;
 static size_t base_bytes;
@@ -24,16 +37,12 @@ static weft_status open_edited(const edit *e, char *log, size_t log_bytes, weft_
     assert_non_null(capture);
     int saved = dup(2);
     dup2(fileno(capture), 2);
-    load_model *m = NULL;
-    weft_status s = load_open_memory(data, n, "it", &m, err);
+    weft_status s = open_model(data, n, err);
     dup2(saved, 2);
     close(saved);
     rewind(capture);
     log[fread(log, 1, log_bytes - 1, capture)] = '\0';
     fclose(capture);
-    if (s == WEFT_OK) {
-        load_close(m);
-    }
     free(data);
     return s;
 }
@@ -84,9 +93,7 @@ static void test_unchanged(void **state) {
 static void test_features(void **state) {
     (void)state;
     static const char *const counts[] = {
-        "llama.expert_count",
         "llama.expert_used_count",
-        "llama.attention.sliding_window",
         "llama.attention.q_lora_rank",
         "llama.leading_dense_block_count",
     };
@@ -98,8 +105,8 @@ static void test_features(void **state) {
         must_refuse(&e, counts[i]);
     }
     static const char *const factors[] = {
-        "llama.rope.scaling.factor", "llama.rope.scaling.attn_factor", "llama.rope.scale_linear",
-        "llama.logit_scale",         "llama.embedding_scale",          "llama.residual_scale",
+        "llama.rope.scaling.attn_factor", "llama.rope.scale_linear", "llama.logit_scale",
+        "llama.embedding_scale",          "llama.residual_scale",
     };
     float off = 1, on = 4, nan = __builtin_nanf("");
     for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++) {
@@ -128,7 +135,7 @@ static void test_features(void **state) {
 
 static void test_rope_scaling_type(void **state) {
     (void)state;
-    static const char *const types[] = {"linear", "yarn", "llama3", "longrope", "nonsense", ""};
+    static const char *const types[] = {"longrope", "nonsense", ""};
     buffer b = {0};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         edit e = string_key("llama.rope.scaling.type", &b, types[i]);
@@ -146,8 +153,8 @@ static void test_kind_of_file(void **state) {
     must_load(&e, NULL);
     e = string_key("general.type", &b, "adapter");
     must_refuse(&e, "general.type");
-    e = string_key("general.architecture", &b, "qwen3moe");
-    must_refuse(&e, "general.architecture qwen3moe is not supported");
+    e = string_key("general.architecture", &b, "nonsense");
+    must_refuse(&e, "general.architecture is nonsense");
     /* a text that would break a one-line message */
     e = string_key("general.architecture", &b, "lla\nma\x1b[2J");
     must_refuse(&e, "lla\\x0Ama\\x1B[2J");
@@ -156,7 +163,7 @@ static void test_kind_of_file(void **state) {
     must_load(&e, NULL);
     version = 1;
     e = u32_key("general.quantization_version", &version);
-    must_refuse(&e, "general.quantization_version 1");
+    must_refuse(&e, "general.quantization_version is 1, expected 2");
     uint16_t parts = 3;
     e = (edit){.key = "split.count", .key_type = 2, .value = &parts, .value_bytes = 2};
     must_refuse(&e, "split.count is 3");
@@ -172,7 +179,7 @@ static void test_head_size(void **state) {
     edit e = u32_key("llama.attention.key_length", &four);
     must_load(&e, NULL);
     e = u32_key("llama.attention.key_length", &six); /* value_length is derived: 4 */
-    must_refuse(&e, "llama.attention.value_length 4");
+    must_refuse(&e, "tensor blk.0.attn_q.weight has dimensions [8, 8], expected [8, 12]");
     e = u32_key("llama.attention.value_length", &six);
     must_refuse(&e, "llama.attention.value_length 6");
     e = u32_key("llama.attention.key_length", &three);
@@ -203,9 +210,8 @@ static void test_wide_heads(void **state) {
     uint8_t *once = gguf_edit(base, &e, &n);
     e = u32_key("llama.attention.value_length", &eight);
     uint8_t *twice = gguf_edit(once, &e, &n);
-    load_model *m = NULL;
     weft_error err;
-    assert_int_equal(load_open_memory(twice, n, "it", &m, &err), WEFT_ERR_FILE);
+    assert_int_equal(open_model(twice, n, &err), WEFT_ERR_FILE);
     assert_non_null(
         strstr(err.text, "tensor blk.0.attn_q.weight has dimensions [8, 8], expected [8, 16]"));
     free(once);
@@ -388,30 +394,6 @@ static void test_merges(void **state) {
     free(b.at);
 }
 
-/* Types of blocks that weft does not compute with, in real files. */
-static void test_types(void **state) {
-    (void)state;
-    static const struct {
-        const char *file, *tensor, *type;
-    } cases[] = {
-        {"Q5_0", "token_embd.weight", "Q5_0"},   {"Q5_1", "token_embd.weight", "Q5_1"},
-        {"Q2_K", "token_embd.weight", "Q2_K"},   {"Q3_K", "token_embd.weight", "Q3_K"},
-        {"Q4_K", "token_embd.weight", "Q4_K"},   {"Q5_K", "token_embd.weight", "Q5_K"},
-        {"Q6_K", "token_embd.weight", "Q6_K"},   {"IQ4_NL", "token_embd.weight", "IQ4_NL"},
-        {"Q4_K_M", "token_embd.weight", "Q4_K"}, {"IQ4_XS", "token_embd.weight", "IQ4_XS"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        char path[512], want[200];
-        load_model *m = NULL;
-        weft_error err;
-        snprintf(path, sizeof path, WEFT_GOLDEN "/gguf/%s.gguf", cases[i].file);
-        snprintf(want, sizeof want, "%s.gguf: tensor %s has type %s: %s is not supported, expected",
-                 cases[i].file, cases[i].tensor, cases[i].type, cases[i].type);
-        assert_int_equal(load_open(path, &m, &err), WEFT_ERR_FILE);
-        assert_memory_equal(err.text, want, strlen(want));
-    }
-}
-
 int main(void) {
     base = file_read(WEFT_GOLDEN "/gguf/bad/ok_base.gguf", &base_bytes);
     if (base == NULL) {
@@ -429,7 +411,6 @@ int main(void) {
         cmocka_unit_test(test_gap),
         cmocka_unit_test(test_vocab),
         cmocka_unit_test(test_merges),
-        cmocka_unit_test(test_types),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     free(base);

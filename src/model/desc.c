@@ -1,0 +1,441 @@
+/* Opening a description: which architecture, its own reading, and the refusal of everything in the
+ * files that would change the result and that nobody has read. */
+#include "model/desc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "load/text.h"
+#include "model/arch.h"
+
+static const model_arch *const arch_table[] = {
+    &model_llama,   &model_mistral,   &model_mixtral,   &model_qwen2,
+    &model_qwen3,   &model_qwen3moe,  &model_gemma3,    &model_gemma4,
+    &model_gpt_oss, &model_deepseek2, &model_deepseek3,
+};
+enum { N_ARCH = sizeof arch_table / sizeof *arch_table };
+
+/* ---- which architecture ---- */
+
+static bool is(load_string s, const char *text) {
+    return text != NULL && s.bytes == strlen(text) && memcmp(s.data, text, s.bytes) == 0;
+}
+
+static void refuse_arch(model_reader *r, const char *key) {
+    char known[256] = "";
+    size_t n = 0;
+    for (int32_t i = 0; i < N_ARCH && n < sizeof known; i++) {
+        const char *name = r->folder ? arch_table[i]->model_type : arch_table[i]->name;
+        if (name != NULL)
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n > 0 ? ", " : "", name);
+    }
+    r->status = load_refuse(r->file, key, known, r->err);
+}
+
+static const model_arch *find_arch(model_reader *r) {
+    const char *key = r->folder ? "model_type" : "general.architecture";
+    load_string text = {0};
+    r->status = load_get_text(r->file, key, true, &text, r->err);
+    for (int32_t i = 0; r->status == WEFT_OK && i < N_ARCH; i++)
+        if (is(text, r->folder ? arch_table[i]->model_type : arch_table[i]->name))
+            return arch_table[i];
+    if (r->status == WEFT_OK)
+        refuse_arch(r, key);
+    return NULL;
+}
+
+static void check_gguf_kind(model_reader *r) {
+    load_string type = {0};
+    r->status = load_get_text(r->file, "general.type", false, &type, r->err);
+    if (r->status == WEFT_OK && type.data != NULL && !is(type, "model"))
+        r->status = load_refuse(r->file, "general.type", "model", r->err);
+    int32_t version = 2;
+    if (r->status == WEFT_OK)
+        r->status =
+            load_get_int(r->file, "general.quantization_version", false, 2, 2, &version, r->err);
+}
+
+/* general.name, or the file's name. */
+static void read_model_name(model_reader *r) {
+    enum { NAME_BYTES = 256 };
+    load_string text = {0};
+    r->c->name = load_shown_name(r->file);
+    if (r->folder || load_get_text(r->file, "general.name", false, &text, r->err) != WEFT_OK ||
+        text.bytes == 0)
+        return;
+    char *copy = read_take(r, NAME_BYTES, 1);
+    if (copy != NULL) {
+        text_show(text, copy, NAME_BYTES);
+        r->c->name = copy;
+    }
+}
+
+/* ---- keys that nobody has read ---- */
+
+/* Members of config.json without influence on what weft computes. */
+static const char *const harmless_members[] = {
+    "architectures",
+    "model_type",
+    "torch_dtype",
+    "dtype",
+    "transformers_version",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "sep_token_id",
+    "decoder_start_token_id",
+    "initializer_range",
+    "attention_dropout",
+    "embd_pdrop",
+    "resid_pdrop",
+    "hidden_dropout",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "aux_loss_alpha",
+    "seq_aux",
+    "pretraining_tp",
+    "ep_size",
+    "max_window_layers",
+    "layer_types",
+    "cache_implementation",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "initial_context_length",
+    "num_nextn_predict_layers",
+    "qk_head_dim",
+    "head_dim",
+    "moe_layer_freq",
+    "vocab_size_per_layer_input",
+    "unsloth_version",
+    "use_flash_attn",
+    "_name_or_path",
+    "_attn_implementation",
+    "auto_map",
+    "tokenizer_class",
+    "swiglu_alpha",
+};
+
+/* Keys of GGUF that describe a feature, with the value that switches it off. */
+static const struct {
+    const char *key;
+    double off;
+} features[] = {
+    {"rope.scaling.factor", 1},       {"rope.scaling.attn_factor", 1},
+    {"rope.scale_linear", 1},         {"expert_count", 0},
+    {"expert_used_count", 0},         {"expert_shared_count", 0},
+    {"expert_group_count", 0},        {"expert_group_used_count", 0},
+    {"leading_dense_block_count", 0}, {"attention.sliding_window", 0},
+    {"attention.clamp_kqv", 0},       {"attention.max_alibi_bias", 0},
+    {"attention.causal", 1},          {"attention.q_lora_rank", 0},
+    {"attention.kv_lora_rank", 0},    {"attention.shared_kv_layers", 0},
+    {"attn_logit_softcapping", 0},    {"router_logit_softcapping", 0},
+    {"final_logit_softcapping", 0},   {"logit_scale", 1},
+    {"embedding_scale", 1},           {"residual_scale", 1},
+    {"use_parallel_residual", 0},     {"swin_norm", 0},
+    {"nextn_predict_layers", 0},      {"pooling_type", 0},
+};
+
+/* Behind the architecture's name: of no influence, or only looked at by what is refused anyway. */
+static const char *const harmless_keys[] = {
+    "tensor_data_layout",       "rope.scaling.original_context_length",
+    "rope.scaling.finetuned",   "rope.dimension_count",
+    "rope.freq_base",           "rope.freq_base_swa",
+    "rope.dimension_count_swa", "attention.value_length",
+    "attention.key_length",     "feed_forward_length",
+};
+
+/* Where an unknown key of GGUF is certainly part of the computation. */
+static const char *const strict_groups[] = {"attention.", "rope.", "expert_", "ssm.", "wkv."};
+
+static bool in_list(const char *key, const char *const *list, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(key, list[i]) == 0)
+            return true;
+    return false;
+}
+#define IN(key, list) in_list(key, list, sizeof list / sizeof *list)
+
+static void check_member(model_reader *r, int32_t i) {
+    const char *key = load_key_at(r->file, i);
+    size_t n = strcspn(key, ".");
+    char top[100];
+    snprintf(top, sizeof top, "%.*s", (int)(n < 99 ? n : 99), key);
+    double value;
+    bool off = load_value_number(r->file, i, &value) && value == 0; /* false is off as well */
+    char text[16];
+    load_value_text(r->file, i, text, sizeof text);
+    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 || strncmp(text, "0 x ", 4) == 0)
+        return;
+    r->status = load_refuse(r->file, key, "no such key", r->err);
+}
+
+static void check_key(model_reader *r, int32_t i) {
+    const char *key = load_key_at(r->file, i);
+    size_t n = strlen(r->c->architecture);
+    if (strncmp(key, r->c->architecture, n) != 0 || key[n] != '.')
+        return;
+    const char *rest = key + n + 1;
+    if (IN(rest, harmless_keys))
+        return;
+    for (size_t k = 0; k < sizeof features / sizeof *features; k++) {
+        double value;
+        if (strcmp(rest, features[k].key) != 0)
+            continue;
+        char expected[64];
+        snprintf(expected, sizeof expected, "%g, or no such key", features[k].off);
+        if (!load_value_number(r->file, i, &value) || value != features[k].off)
+            r->status = load_refuse(r->file, key, expected, r->err);
+        return;
+    }
+    for (size_t k = 0; k < sizeof strict_groups / sizeof *strict_groups; k++)
+        if (strncmp(rest, strict_groups[k], strlen(strict_groups[k])) == 0) {
+            r->status = load_refuse(r->file, key, "no such key", r->err);
+            return;
+        }
+    log_warn("%s: %.100s is not known to weft and not used", load_shown_name(r->file), key);
+}
+
+static void check_keys(model_reader *r) {
+    for (int32_t i = 0; i < load_key_count(r->file) && r->status == WEFT_OK; i++) {
+        if (load_key_is_read(r->file, i))
+            continue;
+        if (r->folder)
+            check_member(r, i);
+        else
+            check_key(r, i);
+    }
+}
+
+/* ---- tensors that nobody has taken ---- */
+
+/* A folder is strict: what is left over would be ignored, and the text be wrong. Exceptions: tables
+ * that older versions wrote down, and the layers behind the last (of multi-token prediction). */
+static bool may_stay(const model_reader *r, const char *name) {
+    static const char layers[] = "model.layers.";
+    size_t n = strlen(name);
+    static const char inv_freq[] = "rotary_emb.inv_freq";
+    if (n >= sizeof inv_freq - 1 && strcmp(name + n - (sizeof inv_freq - 1), inv_freq) == 0)
+        return true;
+    return strncmp(name, layers, sizeof layers - 1) == 0 &&
+           atol(name + sizeof layers - 1) >= r->c->n_layer &&
+           load_has(r->file, "num_nextn_predict_layers");
+}
+
+/* GGUF: endings and stems of tensors that take part in the computation of some model. Ignoring one
+ * would give fluent wrong text. A stem is what stands after "blk.N.", or the whole name. */
+static const char *const refused_ends[] = {".bias", ".scale", ".input_scale"};
+static const char *const refused_stems[] = {
+    "rope_freqs.",     "rope_factors_",   "attn_q_norm.",  "attn_k_norm.",  "attn_qkv.",
+    "attn_post_norm.", "attn_sub_norm",   "attn_sinks.",   "attn_norm_2.",  "attn_gate.",
+    "ffn_sub_norm",    "ffn_gate_",       "ffn_up_",       "ffn_down_",     "ffn_post_norm",
+    "ffn_norm_exps",   "post_attention_", "post_ffw_norm", "layer_output_", "token_embd_norm.",
+    "position_embd.",  "token_types.",    "exp_probs_b",   "per_layer_",    "nextn.",
+    "inp_gate.",       "proj.",           "post_norm.",    "attn_kv_",      "attn_k_b.",
+    "attn_v_b.",       "attn_q_a",        "attn_q_b.",
+};
+
+static const char *stem_of(const char *name) {
+    const char *dot = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
+    return dot != NULL ? dot + 1 : name;
+}
+
+static bool is_refused(const char *name) {
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof refused_ends / sizeof *refused_ends; i++) {
+        size_t end = strlen(refused_ends[i]);
+        if (n >= end && strcmp(name + n - end, refused_ends[i]) == 0)
+            return true;
+    }
+    const char *stem = stem_of(name);
+    for (size_t i = 0; i < sizeof refused_stems / sizeof *refused_stems; i++)
+        if (strncmp(stem, refused_stems[i], strlen(refused_stems[i])) == 0)
+            return true;
+    return false;
+}
+
+static void check_layer_beyond(model_reader *r) {
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.attn_norm.weight", r->c->n_layer);
+    const load_tensor *more = r->folder ? NULL : load_find_tensor(r->file, name);
+    if (more != NULL && r->status == WEFT_OK)
+        r->status = error_set_at(r->err, WEFT_ERR_FILE, more->offset,
+                                 "%s.block_count is %d, but the file has a layer more: %s",
+                                 r->c->architecture, r->c->n_layer, more->name);
+}
+
+/* One warning for all: a foreign file may hold thousands. */
+static void check_tensors(model_reader *r) {
+    const char *first = NULL;
+    int32_t n_extra = 0;
+    check_layer_beyond(r);
+    for (int32_t i = 0; i < load_tensor_count(r->file) && r->status == WEFT_OK; i++) {
+        const load_tensor *t = load_tensor_at(r->file, i);
+        if (r->used[i] || (r->folder && may_stay(r, t->name)))
+            continue;
+        if (r->folder || is_refused(t->name))
+            r->status =
+                error_set_at(r->err, WEFT_ERR_FILE, t->offset,
+                             "tensor %s: weft does not compute with it, expected a %s model "
+                             "without it",
+                             t->name, r->c->architecture);
+        else if (n_extra++ == 0)
+            first = t->name;
+    }
+    if (n_extra > 0 && r->status == WEFT_OK)
+        log_warn("%s: %d tensors are not part of a %s model and not used, the first is %s",
+                 load_shown_name(r->file), n_extra, r->c->architecture, first);
+}
+
+/* ---- opening ---- */
+
+static void for_show(model_desc *d) {
+    const model_layer *l = &d->layer[0];
+    model_config *c = &d->config;
+    c->n_head = l->n_head, c->n_kv_head = l->n_kv_head, c->head_dim = l->head_dim;
+    c->ffn = l->ffn != 0 ? l->ffn : c->moe.ffn;
+}
+
+static void read_all(model_reader *r) {
+    const model_arch *arch = find_arch(r);
+    if (arch == NULL)
+        return;
+    r->d->arch = arch;
+    r->c->architecture = arch->name;
+    if (!r->folder)
+        check_gguf_kind(r);
+    read_model_name(r);
+    if (r->status == WEFT_OK)
+        arch->describe(r);
+    check_keys(r);
+    check_tensors(r);
+    if (r->status == WEFT_OK)
+        for_show(r->d);
+}
+
+weft_status model_desc_open(const load_model *file, model_desc **out, weft_error *err) {
+    model_desc *d = calloc(1, sizeof *d);
+    load_arena *memory = calloc(1, sizeof *memory);
+    bool *used = calloc((size_t)load_tensor_count(file) + 1, sizeof *used);
+    weft_error what;
+    model_reader r = {.file = file, .d = d, .used = used, .err = &what};
+    if (!d || !memory || !used) {
+        free(d);
+        free(memory);
+        free(used);
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for a model's description");
+    }
+    d->file = file;
+    d->memory = memory;
+    r.c = &d->config;
+    r.folder = load_get_kind(file) == LOAD_FOLDER;
+    read_all(&r);
+    free(used);
+    if (r.status != WEFT_OK) {
+        model_desc_close(d);
+        return error_set_at(err, r.status, what.offset, "%s: %s", load_shown_name(file), what.text);
+    }
+    *out = d;
+    return WEFT_OK;
+}
+
+weft_status model_desc_load(const char *path, model_desc **out, weft_error *err) {
+    load_model *file;
+    weft_status s = load_open(path, &file, err);
+    if (s != WEFT_OK)
+        return s;
+    s = model_desc_open(file, out, err);
+    if (s != WEFT_OK)
+        load_close(file);
+    else
+        (*out)->owned = file;
+    return s;
+}
+
+void model_desc_close(model_desc *d) {
+    if (d == NULL)
+        return;
+    load_close(d->owned);
+    load_arena_free(d->memory);
+    free(d->memory);
+    free(d);
+}
+
+/* ---- matrices ---- */
+
+const load_tensor *model_matrix_tensor(const model_matrix *m, int32_t e) {
+    return m->stack != NULL ? m->stack[e] : m->t;
+}
+
+static int32_t turn(const model_matrix *m, int32_t r) {
+    return r < m->pair_dim ? r % 2 * (m->pair_dim / 2) + r / 2 : r;
+}
+
+/* base, and j of row i (desc.h). */
+static int64_t place(const model_matrix *m, int32_t e, int32_t i, int64_t *j) {
+    *j = m->at + (int64_t)m->step * turn(m, i % m->group);
+    return m->row0 + e * m->stack_rows + (int64_t)(i / m->group) * m->group_stride;
+}
+
+int64_t model_matrix_row(const model_matrix *m, int32_t e, int32_t i) {
+    int64_t j, base = place(m, e, i, &j);
+    return base + j;
+}
+
+int64_t model_matrix_at(const model_matrix *m, int32_t e, int32_t i, int32_t k) {
+    int64_t j, base = place(m, e, i, &j);
+    return (base + k) * model_matrix_tensor(m, e)->dim[0] + j;
+}
+
+static float value_at(const load_tensor *t, int64_t i) {
+    float x;
+    size_t elem = t->ggml_type == DTYPE_F32 ? 4 : 2;
+    dtype_to_f32((dtype)t->ggml_type, (const uint8_t *)t->data + (size_t)i * elem, 1, &x);
+    return x;
+}
+
+void model_matrix_read(const model_matrix *m, int32_t e, int32_t row, int32_t n, float *out) {
+    const load_tensor *t = model_matrix_tensor(m, e);
+    size_t row_bytes = dtype_bytes(dtype_find(t->ggml_type), m->n_in);
+    for (int32_t i = row; i < row + n; i++, out += m->n_in) {
+        if (m->transposed)
+            for (int32_t k = 0; k < m->n_in; k++)
+                out[k] = value_at(t, model_matrix_at(m, e, i, k));
+        else
+            dtype_to_f32((dtype)t->ggml_type,
+                         (const uint8_t *)t->data + (size_t)model_matrix_row(m, e, i) * row_bytes,
+                         m->n_in, out);
+        for (int32_t k = 0; m->plus_one && k < m->n_in; k++)
+            out[k] += 1.0f;
+    }
+}
+
+/* ---- for people ---- */
+
+static bool holds(const model_matrix *m, const load_tensor *t) {
+    for (int32_t e = 0; m->stack != NULL && e < m->n_stack; e++)
+        if (m->stack[e] == t)
+            return true;
+    return m->t == t;
+}
+
+const char *model_desc_use(const model_desc *d, const load_tensor *t) {
+    bool rows = d->embed.t == t || d->ple_embed.t == t, head = d->head.t == t;
+    if (rows)
+        return head ? "rows + packed" : "rows";
+    if (head || d->ple_project.t == t)
+        return "packed";
+    if (d->output_norm.t == t || d->ple_norm.t == t)
+        return "vector";
+    for (int32_t i = 0; i < d->config.n_layer; i++)
+        for (int32_t role = 0; role < MODEL_N_ROLE; role++)
+            if (holds(&d->layer[i].m[role], t))
+                return role < MODEL_N_MATRIX ? "packed" : "vector";
+    return "not used";
+}

@@ -1,0 +1,151 @@
+/* Gemma 4, text, dense: Gemma 3's form with plain norms, scores that are not scaled, v normed too,
+ * wider heads on full layers with a RoPE that turns only their first part, last layers that read
+ * the cache of the last layer of their kind before them, and an input of its own for every layer. */
+#include <math.h>
+#include <stdio.h>
+
+#include "model/arch.h"
+#include "model/program.h"
+
+enum { ROPE_FULL, ROPE_WINDOW };
+
+static weft_status layer(model_rank *r, const model_step *s, int32_t i) {
+    weft_status st = program_gqa(r, s, i);
+    if (st == WEFT_OK)
+        st = program_mlp(r, s, i);
+    return st == WEFT_OK && r->w->desc->config.ple > 0 ? program_ple(r, s, i) : st;
+}
+
+/* head_dim of layer i: per_layer_config names those that differ (a folder); GGUF has one for windows. */
+static int32_t head_dim_of(model_reader *r, int32_t i, bool windowed) {
+    char key[64];
+    int32_t dim = r->d->layer[i].head_dim;
+    if (!r->folder)
+        return windowed ? read_int(r, NULL, "attention.key_length_swa", 2, 1 << 20, dim) : dim;
+    snprintf(key, sizeof key, "per_layer_config.%d.head_dim", i);
+    dim = windowed ? dim : read_int(r, "global_head_dim", NULL, 2, 1 << 20, dim);
+    return read_int(r, key, NULL, 2, 1 << 20, dim);
+}
+
+/* The layer before `own` of the same kind; own layers come first. */
+static int32_t source_of(const bool *windowed, int32_t i, int32_t n_own) {
+    if (i < n_own)
+        return i;
+    int32_t from = n_own - 1;
+    while (from > 0 && windowed[from] != windowed[i])
+        from--;
+    return from;
+}
+
+static void read_layers(model_reader *r) {
+    model_config *c = r->c;
+    bool *windowed = read_take(r, (size_t)c->n_layer, sizeof *windowed);
+    if (windowed != NULL && !read_windows(r, windowed))
+        read_fail(r, "%s is missing: which layers have a window",
+                  r->folder ? "layer_types" : "gemma4.attention.sliding_window_pattern");
+    int32_t window =
+        read_int(r, "sliding_window", "attention.sliding_window", 1, INT32_MAX, READ_MUST);
+    int32_t shared = read_int(r, "num_kv_shared_layers", "attention.shared_kv_layers", 0,
+                              r->status == WEFT_OK ? c->n_layer - 1 : 0, 0);
+    for (int32_t i = 0; r->status == WEFT_OK && i < c->n_layer; i++) {
+        model_layer *l = &r->d->layer[i];
+        l->head_dim = l->value_dim = l->rope_dim = head_dim_of(r, i, windowed[i]);
+        l->window = windowed[i] ? window : 0;
+        l->rope = windowed[i] ? ROPE_WINDOW : ROPE_FULL;
+        l->scale = 1.0f;
+        l->v_norm = true;
+        l->kv_from = source_of(windowed, i, c->n_layer - shared);
+        if (r->d->layer[l->kv_from].head_dim != l->head_dim)
+            read_fail(r, "layer %d shares the cache of layer %d, whose heads are %d wide, not %d",
+                      i, l->kv_from, r->d->layer[l->kv_from].head_dim, l->head_dim);
+    }
+}
+
+/* The tables are as wide as the heads of their kind. */
+static void read_ropes(model_reader *r) {
+    int32_t dim[2] = {0, 0};
+    for (int32_t i = 0; r->status == WEFT_OK && i < r->c->n_layer; i++) {
+        const model_layer *l = &r->d->layer[i];
+        if (dim[l->rope] != 0 && dim[l->rope] != l->rope_dim)
+            read_fail(r, "layer %d has heads of %d, others of its kind of %d", i, l->rope_dim,
+                      dim[l->rope]);
+        dim[l->rope] = l->rope_dim;
+    }
+    for (int32_t k = 0; k < 2 && r->status == WEFT_OK; k++)
+        if (dim[k] != 0 && r->folder)
+            read_rope(r, k, dim[k], k == ROPE_FULL ? "full_attention" : "sliding_attention");
+        else if (dim[k] != 0 && k == ROPE_FULL)
+            read_rope(r, k, dim[k], NULL);
+        else if (dim[k] != 0)
+            read_rope_base(r, k, dim[k], read_real(r, NULL, "rope.freq_base_swa", 1, 1e30, 10000));
+}
+
+/* Tables and matrices of the layers' own inputs. */
+static void read_ple(model_reader *r) {
+    model_config *c = r->c;
+    c->ple = read_int(r, "hidden_size_per_layer_input", "embedding_length_per_layer_input", 0,
+                      1 << 16, 0);
+    if (c->ple == 0 || r->status != WEFT_OK)
+        return;
+    int32_t all = c->n_layer * c->ple, vocab = c->n_vocab, hidden = c->hidden;
+    r->d->ple_embed = matrix_whole(read_tensor(r,
+                                               r->folder ? "model.embed_tokens_per_layer.weight"
+                                                         : "per_layer_token_embd.weight",
+                                               all, vocab, false),
+                                   vocab, all);
+    r->d->ple_project =
+        matrix_whole(read_tensor(r,
+                                 r->folder ? "model.per_layer_model_projection.weight"
+                                           : "per_layer_model_proj.weight",
+                                 hidden, all, false),
+                     all, hidden);
+    r->d->ple_norm = matrix_whole(read_tensor(r,
+                                              r->folder ? "model.per_layer_projection_norm.weight"
+                                                        : "per_layer_proj_norm.weight",
+                                              c->ple, 1, true),
+                                  c->ple, 1);
+    for (int32_t i = 0; i < c->n_layer && r->status == WEFT_OK; i++) {
+        read_matrix(r, i, MODEL_PLE_GATE, "per_layer_input_gate.weight", "inp_gate.weight", c->ple,
+                    hidden);
+        read_matrix(r, i, MODEL_PLE_OUT, "per_layer_projection.weight", "proj.weight", hidden,
+                    c->ple);
+        read_norm(r, i, MODEL_PLE_POST, "post_per_layer_input_norm.weight", "post_norm.weight",
+                  hidden, false);
+    }
+}
+
+static void refuse_relatives(model_reader *r) {
+    read_only_text(r, "hidden_activation", NULL, "gelu_pytorch_tanh");
+    read_only_flag(r, "attention_bias", NULL, false);
+    read_only_flag(r, "attention_k_eq_v", NULL, false);
+    read_only_flag(r, "enable_moe_block", NULL, false);
+    read_only_flag(r, "use_double_wide_mlp", NULL, false);
+    if (r->status == WEFT_OK && r->folder && load_has(r->file, "use_bidirectional_attention"))
+        r->status = load_refuse(r->file, "use_bidirectional_attention", "null", r->err);
+}
+
+static void describe(model_reader *r) {
+    read_sizes(r);
+    refuse_relatives(r);
+    r->c->final_cap =
+        (float)read_real(r, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6, 0);
+    r->c->glu.kind = KERN_GLU_GELU;
+    r->c->embed_scale = sqrtf((float)r->c->hidden);
+    read_layers(r);
+    read_ropes(r);
+    read_ends(r, false);
+    read_gqa(r, (read_gqa_form){.halves = true, .head_norms = true});
+    for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++) {
+        read_norm(r, i, MODEL_ATTN_POST, "post_attention_layernorm.weight",
+                  "post_attention_norm.weight", r->c->hidden, false);
+        read_norm(r, i, MODEL_FFN_POST, "post_feedforward_layernorm.weight", "post_ffw_norm.weight",
+                  r->c->hidden, false);
+        if (read_has(r, i, "layer_scalar", "layer_output_scale.weight"))
+            r->d->layer[i].x_scale = read_scalar(r, i, "layer_scalar", "layer_output_scale.weight");
+    }
+    read_mlp(r, "pre_feedforward_layernorm.weight", "ffn_norm.weight", false);
+    read_ple(r);
+}
+
+const model_arch model_gemma4 = {
+    .name = "gemma4", .model_type = "gemma4_text", .describe = describe, .layer = layer};

@@ -1,0 +1,235 @@
+/* A rank's cache, buffers and trees. */
+#include <stdlib.h>
+
+#include "model/model.h"
+
+static void reduce_init(model_reduce *d, const topo *t, model_leaves l) {
+    int32_t tp = t->sizes.tp, cut[TOPO_MAX_WORLD + 1];
+    d->leaf_in = l.k / l.leaves;
+    d->n_in = l.k / tp;
+    d->in0 = t->t * d->n_in;
+    for (int32_t m = 0; m <= tp; m++)
+        cut[m] = m * (l.leaves / tp);
+    for (int32_t m = 0; m < tp; m++) {
+        tree_prog p;
+        tree_cover(l.leaves, cut[m], cut[m + 1], &p);
+        d->n_emit[m] = p.n_emit;
+        if (m == t->t)
+            d->cover = p;
+    }
+    tree_finish(l.leaves, cut, tp, &d->finish);
+}
+
+/* ---- activations ----
+ * A buffer has the forms that the matrices reading it want. */
+
+typedef struct form {
+    bool f32, q8;
+} form;
+
+static void form_add(form *f, const kern_weight *w) {
+    if (w->n_in > 0)
+        *(dtype_find((uint32_t)w->type)->quantised ? &f->q8 : &f->f32) = true;
+}
+
+static form form_of(const model_weights *w, const model_role *roles, size_t n) {
+    form f = {0};
+    for (int32_t i = 0; i < w->desc->config.n_layer; i++)
+        for (size_t k = 0; k < n; k++)
+            form_add(&f, &w->layer[i].w[roles[k]]);
+    return f;
+}
+#define FORM(w, ...)                                                                               \
+    form_of(w, (const model_role[]){__VA_ARGS__},                                                  \
+            sizeof((const model_role[]){__VA_ARGS__}) / sizeof(model_role))
+
+static void act_add(kern_memory *plan, const char *name, kern_act *a, int32_t k, size_t rows,
+                    form f) {
+    a->k = k;
+    if (f.f32)
+        kern_memory_add(plan, name, rows * (size_t)k * sizeof(float), &a->f32);
+    if (f.q8)
+        kern_memory_add(plan, name, rows * kern_act_q8_bytes(k), &a->q8);
+}
+
+static void floats_add(kern_memory *plan, const char *name, kern_mem *at, size_t rows, size_t n) {
+    kern_memory_add(plan, name, rows * n * sizeof(float), at);
+}
+
+/* ---- widths, the largest over the layers ---- */
+
+typedef struct widths {
+    int32_t heads, projections, inner, values;
+    size_t nodes; /* leaf nodes of all TP members, per token */
+} widths;
+
+static void raise(int32_t *most, int32_t n) {
+    *most = n > *most ? n : *most;
+}
+
+static size_t nodes_of(const model_rank *r, int32_t leaves) {
+    return leaves >= 0 ? (size_t)r->reduce[leaves].finish.n_push : 0;
+}
+
+static widths widths_of(const model_rank *r) {
+    const model_config *c = &r->w->desc->config;
+    const model_mla *m = &c->mla;
+    int32_t tp = r->topo->sizes.tp, hq = r->topo->n_head, hk = r->topo->n_kv_head;
+    widths out = {0};
+    for (int32_t i = 0; i < c->n_layer; i++) {
+        const model_layer *l = &r->w->desc->layer[i];
+        const model_layer_weights *w = &r->w->layer[i];
+        raise(&out.heads, w->w[MODEL_O].n_in / tp);
+        if (l->latent) {
+            raise(&out.projections, m->q_latent + hq * m->rope + m->latent + m->rope);
+            raise(&out.values, hq * m->latent);
+        } else {
+            raise(&out.projections, (hq + 2 * hk) * l->head_dim);
+        }
+        raise(&out.inner, w->w[MODEL_DOWN].n_in / tp);
+        raise(&out.inner, w->w[MODEL_SHARED_DOWN].n_in / tp);
+        size_t nodes = nodes_of(r, w->o), mlp = nodes_of(r, w->down),
+               moe = nodes_of(r, w->expert_down) * (size_t)c->moe.n_used +
+                     nodes_of(r, w->shared_down);
+        nodes = mlp > nodes ? mlp : nodes;
+        nodes = moe > nodes ? moe : nodes;
+        out.nodes = nodes > out.nodes ? nodes : out.nodes;
+    }
+    raise(&out.projections, c->ple);
+    return out;
+}
+
+/* ---- buffers ---- */
+
+static void common_add(model_rank *r, kern_memory *plan, widths s) {
+    const model_config *c = &r->w->desc->config;
+    size_t rows = (size_t)r->tok_cap, hidden = (size_t)c->hidden;
+    form head = {0}, in = FORM(r->w, MODEL_Q, MODEL_K, MODEL_V, MODEL_Q_A, MODEL_Q_NOPE, MODEL_KV_A,
+                               MODEL_GATE, MODEL_UP, MODEL_ROUTER, MODEL_EXPERT_GATE,
+                               MODEL_EXPERT_UP, MODEL_SHARED_GATE, MODEL_SHARED_UP);
+    form_add(&head, &r->w->head);
+    in.f32 |= head.f32, in.q8 |= head.q8;
+    floats_add(plan, "residual rows", &r->x, rows, hidden);
+    floats_add(plan, "q, k, v rows", &r->qkv, rows, (size_t)s.projections);
+    floats_add(plan, "leaf nodes", &r->nodes, rows * s.nodes, hidden);
+    act_add(plan, "normed rows", &r->hidden, c->hidden, rows, in);
+    form heads = FORM(r->w, MODEL_O);
+    heads.f32 |= c->mla.latent > 0;
+    act_add(plan, "attention rows", &r->heads, s.heads, rows, heads);
+    act_add(plan, "MLP rows", &r->inner, s.inner, rows, FORM(r->w, MODEL_DOWN, MODEL_SHARED_DOWN));
+    act_add(plan, "rows for the head", &r->rows, c->hidden, MODEL_LOGIT_CHUNK, head);
+    kern_memory_add(plan, "logits", (size_t)MODEL_LOGIT_CHUNK * (size_t)c->n_vocab * sizeof(float),
+                    &r->logits);
+}
+
+static void mla_add(model_rank *r, kern_memory *plan, widths s) {
+    const model_mla *m = &r->w->desc->config.mla;
+    size_t rows = (size_t)r->tok_cap;
+    form nope = FORM(r->w, MODEL_K_UP);
+    nope.f32 = true;
+    if (m->latent == 0)
+        return;
+    if (m->q_latent > 0)
+        act_add(plan, "query latents", &r->q_latent, m->q_latent, rows,
+                FORM(r->w, MODEL_Q_NOPE, MODEL_Q_ROPE));
+    act_add(plan, "queries without rope", &r->nope, r->topo->n_head * m->nope, rows, nope);
+    act_add(plan, "values over latents", &r->values, s.values, rows, FORM(r->w, MODEL_V_UP));
+    floats_add(plan, "absorbed queries", &r->absorbed, rows, (size_t)s.values);
+}
+
+static void moe_add(model_rank *r, kern_memory *plan) {
+    const model_config *c = &r->w->desc->config;
+    size_t rows = (size_t)r->tok_cap, slots = rows * (size_t)c->moe.n_used;
+    if (c->moe.n_expert == 0)
+        return;
+    floats_add(plan, "router logits", &r->router, rows, (size_t)c->moe.n_expert);
+    kern_memory_add(plan, "chosen experts", slots * sizeof(int32_t), &r->expert);
+    floats_add(plan, "their weights", &r->weight, slots, 1);
+    kern_memory_add(plan, "order of experts", (slots + (size_t)c->moe.n_expert) * sizeof(int32_t),
+                    &r->order);
+    act_add(plan, "rows by expert", &r->sorted, c->hidden, slots,
+            FORM(r->w, MODEL_EXPERT_GATE, MODEL_EXPERT_UP));
+    act_add(plan, "expert rows", &r->slots, c->moe.ffn / r->topo->sizes.tp, slots,
+            FORM(r->w, MODEL_EXPERT_DOWN));
+    floats_add(plan, "experts' sum", &r->moe, rows, (size_t)c->hidden);
+}
+
+static void ple_add(model_rank *r, kern_memory *plan) {
+    const model_config *c = &r->w->desc->config;
+    size_t rows = (size_t)r->tok_cap, all = (size_t)c->n_layer * (size_t)c->ple;
+    form residual = FORM(r->w, MODEL_PLE_GATE);
+    if (c->ple == 0)
+        return;
+    form_add(&residual, &r->w->ple_project);
+    residual.f32 = false; /* x itself */
+    floats_add(plan, "layers' inputs", &r->ple, rows, all);
+    floats_add(plan, "their projections", &r->ple_part, rows, all);
+    act_add(plan, "gated inputs", &r->ple_gate, c->ple, rows, FORM(r->w, MODEL_PLE_OUT));
+    act_add(plan, "residual rows", &r->residual, c->hidden, rows, residual);
+}
+
+/* The cache is [page][layer], so that a short context touches little memory. */
+static size_t cache_places(model_rank *r) {
+    const model_desc *d = r->w->desc;
+    size_t at = 0;
+    for (int32_t i = 0; i < d->config.n_layer; i++) {
+        const model_layer *l = &d->layer[i];
+        if (l->kv_from != i) {
+            r->page_at[i] = r->page_at[l->kv_from];
+            continue;
+        }
+        attn_shape s = {.head_dim = l->head_dim, .value_dim = l->value_dim};
+        r->page_at[i] = at;
+        at += attn_page_bytes(&r->attn, &s);
+    }
+    return at;
+}
+
+static attn_shape largest_shape(const model_desc *d) {
+    attn_shape s = {0};
+    for (int32_t i = 0; i < d->config.n_layer; i++) {
+        raise(&s.head_dim, d->layer[i].head_dim);
+        raise(&s.value_dim, d->layer[i].value_dim);
+    }
+    return s;
+}
+
+weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, kern_memory *plan,
+                            model_rank **out, weft_error *err) {
+    model_rank *r = calloc(1, sizeof *r);
+    size_t *page_at = calloc((size_t)w->desc->config.n_layer, sizeof *page_at);
+    if (!r || !page_at) {
+        free(r);
+        free(page_at);
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for a rank's table");
+    }
+    *r = (model_rank){.w = w,
+                      .k = w->k,
+                      .dev = s->dev,
+                      .comm = s->comm,
+                      .topo = s->topo,
+                      .kv_pages = s->kv_pages,
+                      .tok_cap = batch_tok_cap(s->builder),
+                      .page_at = page_at};
+    attn_shape largest = largest_shape(w->desc);
+    attn_rank_init(&r->attn, w->k, s->dev, s->comm, s->topo, s->kv_type, &largest, s->builder,
+                   s->round_pages, s->fault, plan);
+    r->attn.page_stride = cache_places(r);
+    kern_memory_add(plan, "KV cache", (size_t)s->kv_pages * r->attn.page_stride, &r->kv);
+    for (int32_t i = 0; i < w->n_leaves; i++)
+        reduce_init(&r->reduce[i], s->topo, w->leaves[i]);
+    widths wide = widths_of(r);
+    common_add(r, plan, wide);
+    mla_add(r, plan, wide);
+    moe_add(r, plan);
+    ple_add(r, plan);
+    *out = r;
+    return WEFT_OK;
+}
+
+void model_rank_close(model_rank *r) {
+    if (!r)
+        return;
+    free(r->page_at);
+    free(r);
+}
