@@ -23,6 +23,8 @@ function(weft_test_properties name kind)
   endif()
 endfunction()
 
+set(WEFT_TWINS ${CMAKE_BINARY_DIR}/twins) # made by tools.make-gguf-twin
+
 # A test program of the given sources, linked to `module`, and its line in ctest. After the list of sources come
 # its labels.
 function(weft_test_program name prefix module sources)
@@ -30,7 +32,8 @@ function(weft_test_program name prefix module sources)
   target_link_libraries(${name} PRIVATE weft_${module} PkgConfig::CMOCKA PkgConfig::JANSSON m)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${name} PRIVATE
-    WEFT_GOLDEN="${WEFT_GOLDEN}" WEFT_DEMO_MODEL="${WEFT_DEMO_MODEL}" WEFT_SOURCE="${CMAKE_SOURCE_DIR}")
+    WEFT_GOLDEN="${WEFT_GOLDEN}" WEFT_DEMO_MODEL="${WEFT_DEMO_MODEL}" WEFT_SOURCE="${CMAKE_SOURCE_DIR}"
+    WEFT_TWINS="${WEFT_TWINS}")
   add_test(NAME ${prefix}.${name} COMMAND ${name})
   weft_test_properties(${prefix}.${name} "${ARGN}")
 endfunction()
@@ -67,16 +70,38 @@ foreach(name clients numeric text trap_mixed)
   endif()
 endforeach()
 
+# The golden models as GGUF files, for the tests that read them.
+file(GLOB golden_models ${WEFT_GOLDEN}/models/*)
+if(NOT golden_models)
+  set(golden_models ${WEFT_GOLDEN}/models/none)
+endif()
+add_test(NAME tools.make-gguf-twin
+  COMMAND ${CMAKE_SOURCE_DIR}/tests/tools/make-gguf-twin ${WEFT_TWINS} ${golden_models})
+weft_test_properties(tools.make-gguf-twin golden)
+set_tests_properties(tools.make-gguf-twin PROPERTIES FIXTURES_SETUP twins)
+function(weft_test_needs_twins)
+  foreach(name ${ARGN})
+    if(TEST ${name})
+      set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED twins)
+    endif()
+  endforeach()
+endfunction()
+weft_test_needs_twins(unit.model.test_refusals unit.model.test_architectures)
+
 # The include direction is checked by make lint; here its checker is checked.
 add_test(NAME scripts.check-includes COMMAND ${CMAKE_SOURCE_DIR}/scripts/check-includes --self-test)
 weft_test_properties(scripts.check-includes unit)
+
+# docs/traps.md names tests; they exist.
+add_test(NAME scripts.check-traps COMMAND ${CMAKE_SOURCE_DIR}/scripts/check-traps)
+weft_test_properties(scripts.check-traps unit)
 
 # tests/cli/test-<what>.sh: scripts around the program, with its path and the data in their environment.
 function(weft_cli_test name file)
   add_test(NAME cli.${name} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/cli/${file})
   weft_test_properties(cli.${name} cli)
   set_tests_properties(cli.${name} PROPERTIES ENVIRONMENT
-    "WEFT=$<TARGET_FILE:weft_cli>;WEFT_BUILD=${CMAKE_BINARY_DIR};WEFT_SOURCE=${CMAKE_SOURCE_DIR};WEFT_GOLDEN=${WEFT_GOLDEN};WEFT_DEMO_MODEL=${WEFT_DEMO_MODEL};WEFT_SANITIZE=${WEFT_SANITIZE};WEFT_TEST_SCALE=${WEFT_TEST_SCALE};CC=${CMAKE_C_COMPILER}")
+    "WEFT=$<TARGET_FILE:weft_cli>;WEFT_BUILD=${CMAKE_BINARY_DIR};WEFT_SOURCE=${CMAKE_SOURCE_DIR};WEFT_GOLDEN=${WEFT_GOLDEN};WEFT_DEMO_MODEL=${WEFT_DEMO_MODEL};WEFT_SANITIZE=${WEFT_SANITIZE};WEFT_TWINS=${WEFT_TWINS};WEFT_TEST_SCALE=${WEFT_TEST_SCALE};CC=${CMAKE_C_COMPILER}")
 endfunction()
 
 if(TARGET weft_cli)
@@ -86,6 +111,8 @@ if(TARGET weft_cli)
     string(REGEX REPLACE "^test-(.*)\\.sh$" "\\1" name ${base})
     weft_cli_test(${name} ${base})
   endforeach()
+  weft_test_needs_twins(cli.models cli.models_check_long)
+  set_property(TEST cli.models APPEND PROPERTY LABELS tsan)
   # An instrumented library does not link into a program built without the sanitizer.
   if(NOT WEFT_SANITIZE)
     weft_cli_test(example run-example.sh)

@@ -22,6 +22,7 @@ typedef struct model_reader {
 struct model_arch {
     const char *name;       /* GGUF's general.architecture, and what weft calls it */
     const char *model_type; /* config.json's */
+    bool latent; /* MLA: what head_dim and key_length say is not the width of its heads */
     void (*describe)(model_reader *r);
     weft_status (*layer)(model_rank *r, const model_step *s, int32_t i); /* program.h */
 };
@@ -49,8 +50,8 @@ bool read_text_is(model_reader *r, const char *folder, const char *gguf, const c
 void read_only_int(model_reader *r, const char *folder, const char *gguf, int32_t value);
 void read_only_flag(model_reader *r, const char *folder, const char *gguf, bool value);
 void read_only_text(model_reader *r, const char *folder, const char *gguf, const char *value);
-/* Which layers have a window: layer_types, or GGUF's sliding_window_pattern (an array of flags).
- * False when neither is there: `windowed` is as it was. */
+/* Which layers have a window: layer_types, or GGUF's sliding_window_pattern (an array of flags, or
+ * the period of the layers without). False when neither is there: `windowed` is as it was. */
 bool read_windows(model_reader *r, bool *windowed);
 
 /* n_layer, hidden, ffn, heads, head_dim, context, eps, vocabulary, tied output; the layers, all alike:
@@ -77,6 +78,8 @@ model_matrix *read_norm(model_reader *r, int32_t layer, model_role role, const c
                         const char *gguf, int32_t n, bool plus_one);
 /* Whether the files have it. */
 bool read_has(model_reader *r, int32_t layer, const char *folder, const char *gguf);
+/* Marks a tensor that may be there and that takes no part in the computation. */
+void read_leave(model_reader *r, int32_t layer, const char *folder, const char *gguf);
 /* Any tensor by its whole name, marked as used; checks dim[] = {n_in, rows of all above}. */
 const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, int64_t n_row,
                                bool vector);

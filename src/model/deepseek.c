@@ -33,6 +33,8 @@ static void read_mla_sizes(model_reader *r) {
                   "attention.key_length_mla is %d, expected more than rope.dimension_count %d "
                   "(files without it are of an older converter)",
                   key, m->rope);
+    read_only_int(r, NULL, "attention.key_length", m->latent + m->rope);
+    read_only_int(r, NULL, "attention.value_length", m->latent);
     for (int32_t i = 0; i < c->n_layer && r->status == WEFT_OK; i++) {
         model_layer *l = &r->d->layer[i];
         l->latent = true;
@@ -164,6 +166,7 @@ static void describe(model_reader *r, bool v3) {
     read_only_flag(r, "attention_bias", NULL, false);
     read_only_flag(r, "mlp_bias", NULL, false);
     read_only_flag(r, "rope_interleave", NULL, true);
+    read_only_int(r, "moe_layer_freq", NULL, 1);
     read_moe_sizes(r, v3);
     r->c->rope[0].truncate = true;
     int32_t rope = read_int(r, "qk_rope_head_dim", "rope.dimension_count", 2, 1 << 16, READ_MUST);
@@ -192,7 +195,13 @@ static void describe_v3(model_reader *r) {
     describe(r, true);
 }
 
-const model_arch model_deepseek2 = {
-    .name = "deepseek2", .model_type = "deepseek_v2", .describe = describe_v2, .layer = layer};
-const model_arch model_deepseek3 = {
-    .name = "deepseek3", .model_type = "deepseek_v3", .describe = describe_v3, .layer = layer};
+const model_arch model_deepseek2 = {.name = "deepseek2",
+                                    .model_type = "deepseek_v2",
+                                    .latent = true,
+                                    .describe = describe_v2,
+                                    .layer = layer};
+const model_arch model_deepseek3 = {.name = "deepseek3",
+                                    .model_type = "deepseek_v3",
+                                    .latent = true,
+                                    .describe = describe_v3,
+                                    .layer = layer};

@@ -102,7 +102,6 @@ static const char *const harmless_members[] = {
     "pretraining_tp",
     "ep_size",
     "max_window_layers",
-    "layer_types",
     "cache_implementation",
     "output_attentions",
     "output_hidden_states",
@@ -111,12 +110,15 @@ static const char *const harmless_members[] = {
     "num_nextn_predict_layers",
     "qk_head_dim",
     "head_dim",
-    "moe_layer_freq",
     "vocab_size_per_layer_input",
     "unsloth_version",
+    "unsloth_fixed",
+    "is_llama_config",
+    "transformers", /* .js_config */
     "use_flash_attn",
     "_name_or_path",
     "_attn_implementation",
+    "_attn_implementation_autoset",
     "auto_map",
     "tokenizer_class",
     "swiglu_alpha",
@@ -144,11 +146,11 @@ static const struct {
 
 /* Behind the architecture's name: of no influence, or only looked at by what is refused anyway. */
 static const char *const harmless_keys[] = {
-    "tensor_data_layout",       "rope.scaling.original_context_length",
-    "rope.scaling.finetuned",   "rope.dimension_count",
-    "rope.freq_base",           "rope.freq_base_swa",
-    "rope.dimension_count_swa", "attention.value_length",
-    "attention.key_length",     "feed_forward_length",
+    "tensor_data_layout",     "rope.scaling.original_context_length",
+    "rope.scaling.finetuned", "rope.dimension_count",
+    "rope.freq_base",         "rope.freq_base_swa",
+    "attention.value_length", "attention.key_length",
+    "feed_forward_length",
 };
 
 /* Where an unknown key of GGUF is certainly part of the computation. */
@@ -162,8 +164,27 @@ static bool in_list(const char *key, const char *const *list, size_t n) {
 }
 #define IN(key, list) in_list(key, list, sizeof list / sizeof *list)
 
+/* Which layers have a window, of a model that has none or one on all. */
+static void check_layer_types(model_reader *r) {
+    static const char key[] = "layer_types";
+    int32_t n = load_array_length(r->file, key);
+    for (int32_t i = 0; i < n && r->status == WEFT_OK; i++) {
+        load_string s = {0};
+        r->status = load_array_text(r->file, key, i, &s, r->err);
+        if (r->status == WEFT_OK && !is(s, "full_attention"))
+            read_fail(r,
+                      "layer_types[%d] is %.*s: weft does not compute this, expected "
+                      "full_attention in a %s model",
+                      i, (int)(s.bytes < 60 ? s.bytes : 60), s.data, r->c->architecture);
+    }
+}
+
 static void check_member(model_reader *r, int32_t i) {
     const char *key = load_key_at(r->file, i);
+    if (strcmp(key, "layer_types") == 0) {
+        check_layer_types(r);
+        return;
+    }
     size_t n = strcspn(key, ".");
     char top[100];
     snprintf(top, sizeof top, "%.*s", (int)(n < 99 ? n : 99), key);
@@ -171,7 +192,8 @@ static void check_member(model_reader *r, int32_t i) {
     bool off = load_value_number(r->file, i, &value) && value == 0; /* false is off as well */
     char text[16];
     load_value_text(r->file, i, text, sizeof text);
-    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 || strncmp(text, "0 x ", 4) == 0)
+    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 ||
+        strncmp(text, "0 x ", 4) == 0)
         return;
     r->status = load_refuse(r->file, key, "no such key", r->err);
 }
@@ -302,10 +324,18 @@ static void for_show(model_desc *d) {
     c->ffn = l->ffn != 0 ? l->ffn : c->moe.ffn;
 }
 
+/* Told before a tensor under another name is missed. */
+static void refuse_quantised_folder(model_reader *r) {
+    if (r->folder && load_has(r->file, "quantization_config"))
+        read_fail(r, "config.json has a quantization_config: weft does not compute with quantised "
+                     "tensors of a folder, expected float weights, or a GGUF file");
+}
+
 static void read_all(model_reader *r) {
     const model_arch *arch = find_arch(r);
     if (arch == NULL)
         return;
+    refuse_quantised_folder(r);
     r->d->arch = arch;
     r->c->architecture = arch->name;
     if (!r->folder)

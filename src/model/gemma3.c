@@ -16,11 +16,8 @@ static weft_status layer(model_rank *r, const model_step *s, int32_t i) {
 static void read_layers(model_reader *r) {
     model_config *c = r->c;
     bool *windowed = read_take(r, (size_t)c->n_layer, sizeof *windowed);
-    int32_t period =
-        read_int(r,
-                 load_has(r->file, "sliding_window_pattern") ? "sliding_window_pattern"
-                                                             : "_sliding_window_pattern",
-                 NULL, 1, 1024, 6);
+    int32_t period = read_int(r, "_sliding_window_pattern", NULL, 1, 1024, 6);
+    period = read_int(r, "sliding_window_pattern", NULL, 1, 1024, period); /* older files */
     int32_t window =
         read_int(r, "sliding_window", "attention.sliding_window", 1, INT32_MAX, READ_MUST);
     for (int32_t i = 0; windowed && i < c->n_layer; i++)

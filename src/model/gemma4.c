@@ -37,6 +37,15 @@ static int32_t source_of(const bool *windowed, int32_t i, int32_t n_own) {
     return from;
 }
 
+/* GGUF: values are as wide as keys, and RoPE's tables as heads (part of a head is said by rope_freqs). */
+static void check_gguf_widths(model_reader *r) {
+    int32_t full = r->status == WEFT_OK ? r->d->layer[0].head_dim : 0;
+    int32_t windowed = read_int(r, NULL, "attention.key_length_swa", 2, 1 << 20, full);
+    read_only_int(r, NULL, "attention.value_length_swa", windowed);
+    read_only_int(r, NULL, "rope.dimension_count_swa", windowed);
+    read_only_int(r, NULL, "rope.dimension_count", full);
+}
+
 static void read_layers(model_reader *r) {
     model_config *c = r->c;
     bool *windowed = read_take(r, (size_t)c->n_layer, sizeof *windowed);
@@ -55,10 +64,19 @@ static void read_layers(model_reader *r) {
         l->scale = 1.0f;
         l->v_norm = true;
         l->kv_from = source_of(windowed, i, c->n_layer - shared);
-        if (r->d->layer[l->kv_from].head_dim != l->head_dim)
+        if (windowed[l->kv_from] != windowed[i])
+            read_fail(r, "layer %d shares a cache, but no layer of its kind has one", i);
+        else if (r->d->layer[l->kv_from].head_dim != l->head_dim)
             read_fail(r, "layer %d shares the cache of layer %d, whose heads are %d wide, not %d",
                       i, l->kv_from, r->d->layer[l->kv_from].head_dim, l->head_dim);
     }
+}
+
+/* GGUF says in a tensor which pairs turn, and has no other word about it. */
+static void read_full_rope(model_reader *r, int32_t dim) {
+    if (!read_has(r, -1, NULL, "rope_freqs.weight"))
+        read_fail(r, "tensor rope_freqs.weight is missing: which pairs of full layers turn");
+    read_rope(r, ROPE_FULL, dim, NULL);
 }
 
 /* The tables are as wide as the heads of their kind. */
@@ -75,7 +93,7 @@ static void read_ropes(model_reader *r) {
         if (dim[k] != 0 && r->folder)
             read_rope(r, k, dim[k], k == ROPE_FULL ? "full_attention" : "sliding_attention");
         else if (dim[k] != 0 && k == ROPE_FULL)
-            read_rope(r, k, dim[k], NULL);
+            read_full_rope(r, dim[k]);
         else if (dim[k] != 0)
             read_rope_base(r, k, dim[k], read_real(r, NULL, "rope.freq_base_swa", 1, 1e30, 10000));
 }
@@ -114,6 +132,17 @@ static void read_ple(model_reader *r) {
     }
 }
 
+/* Layers that share a cache may come with matrices for one of their own. */
+static void leave_own_caches(model_reader *r) {
+    for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++) {
+        if (r->d->layer[i].kv_from == i)
+            continue;
+        read_leave(r, i, "self_attn.k_proj.weight", "attn_k.weight");
+        read_leave(r, i, "self_attn.v_proj.weight", "attn_v.weight");
+        read_leave(r, i, "self_attn.k_norm.weight", "attn_k_norm.weight");
+    }
+}
+
 static void refuse_relatives(model_reader *r) {
     read_only_text(r, "hidden_activation", NULL, "gelu_pytorch_tanh");
     read_only_flag(r, "attention_bias", NULL, false);
@@ -127,6 +156,7 @@ static void refuse_relatives(model_reader *r) {
 static void describe(model_reader *r) {
     read_sizes(r);
     refuse_relatives(r);
+    check_gguf_widths(r);
     r->c->final_cap =
         (float)read_real(r, "final_logit_softcapping", "final_logit_softcapping", 0, 1e6, 0);
     r->c->glu.kind = KERN_GLU_GELU;
@@ -135,6 +165,7 @@ static void describe(model_reader *r) {
     read_ropes(r);
     read_ends(r, false);
     read_gqa(r, (read_gqa_form){.halves = true, .head_norms = true});
+    leave_own_caches(r);
     for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++) {
         read_norm(r, i, MODEL_ATTN_POST, "post_attention_layernorm.weight",
                   "post_attention_norm.weight", r->c->hidden, false);

@@ -31,6 +31,7 @@ static void read_moe(model_reader *r) {
     c->moe.n_expert = read_int(r, "num_local_experts", "expert_count", 1, 4096, READ_MUST);
     c->moe.n_used =
         read_int(r, "num_experts_per_tok", "expert_used_count", 1, c->moe.n_expert, READ_MUST);
+    read_only_int(r, "experts_per_token", NULL, c->moe.n_used); /* the same under another name */
     c->moe.ffn = read_int(r, NULL, "expert_feed_forward_length", 1, 1 << 20, c->ffn);
     c->glu = (kern_glu_rule){.kind = KERN_GLU_CLAMPED,
                              .alpha = (float)read_real(r, "swiglu_alpha", NULL, 0, 100, 1.702),

@@ -30,6 +30,11 @@ void *read_take(model_reader *r, size_t n, size_t item_bytes) {
 
 /* ---- keys ---- */
 
+enum {
+    KEY_BYTES = 160,
+    MAX_SIZE = 1 << 20, /* of a layer count, a head count or a width */
+};
+
 /* The source's own key; false when it has none, or something is wrong already. */
 static bool key_of(const model_reader *r, const char *folder, const char *gguf, char *out,
                    size_t cap) {
@@ -41,8 +46,6 @@ static bool key_of(const model_reader *r, const char *folder, const char *gguf, 
         snprintf(out, cap, "%s.%s", r->c->architecture, gguf);
     return true;
 }
-
-enum { KEY_BYTES = 160 };
 
 int32_t read_int(model_reader *r, const char *folder, const char *gguf, int32_t lo, int32_t hi,
                  int32_t otherwise) {
@@ -124,11 +127,23 @@ static void read_layer_types(model_reader *r, bool *windowed) {
     }
 }
 
+/* GGUF's short form: every period'th layer has none. */
+static bool read_window_period(model_reader *r, const char *key, bool *windowed) {
+    if (r->folder || !load_has(r->file, key))
+        return false;
+    int32_t period = 1;
+    r->status = load_get_int(r->file, key, true, 1, MAX_SIZE, &period, r->err);
+    for (int32_t i = 0; i < r->c->n_layer; i++)
+        windowed[i] = (i + 1) % period != 0;
+    return true;
+}
+
 bool read_windows(model_reader *r, bool *windowed) {
     char key[KEY_BYTES];
-    if (!key_of(r, layer_types, "attention.sliding_window_pattern", key, sizeof key) ||
-        load_array_length(r->file, key) < 0)
+    if (!key_of(r, layer_types, "attention.sliding_window_pattern", key, sizeof key))
         return false;
+    if (load_array_length(r->file, key) < 0)
+        return read_window_period(r, key, windowed);
     if (r->folder) {
         read_layer_types(r, windowed);
         return true;
@@ -142,8 +157,6 @@ bool read_windows(model_reader *r, bool *windowed) {
 }
 
 /* ---- sizes ---- */
-
-enum { MAX_SIZE = 1 << 20 }; /* of a layer count, a head count or a width */
 
 /* The source's own name of a value, for messages. */
 static const char *name_of(const model_reader *r, const char *folder, const char *gguf,
@@ -185,6 +198,8 @@ static void read_heads(model_reader *r, model_layer *l) {
     l->n_head = read_int(r, "num_attention_heads", "attention.head_count", 1, MAX_SIZE, READ_MUST);
     l->n_kv_head = read_int(r, "num_key_value_heads", "attention.head_count_kv", 1, MAX_SIZE,
                             l->n_head); /* what both sources say for an absent key */
+    if (r->d->arch->latent)
+        return;
     int32_t key = read_int(r, "head_dim", "attention.key_length", 1, MAX_SIZE, 0);
     int32_t value = read_int(r, NULL, "attention.value_length", 1, MAX_SIZE, key);
     if (r->status != WEFT_OK)
@@ -283,6 +298,12 @@ static const char *type_name(const load_tensor *t) {
 static const char known_types[] = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, "
                                   "Q5_K, Q6_K, IQ4_NL, IQ4_XS or MXFP4";
 
+static void mark_used(model_reader *r, const load_tensor *t) {
+    for (int32_t i = 0; t != NULL && i < load_tensor_count(r->file); i++)
+        if (load_tensor_at(r->file, i) == t)
+            r->used[i] = true;
+}
+
 const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, int64_t n_row,
                                bool vector) {
     if (r->status != WEFT_OK)
@@ -315,10 +336,13 @@ const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, 
                                  type_name(t), r->folder ? "F32, F16 or BF16" : "F32");
     if (r->status != WEFT_OK)
         return NULL;
-    for (int32_t i = 0; i < load_tensor_count(r->file); i++)
-        if (load_tensor_at(r->file, i) == t)
-            r->used[i] = true;
+    mark_used(r, t);
     return t;
+}
+
+void read_leave(model_reader *r, int32_t layer, const char *folder, const char *gguf) {
+    char name[KEY_BYTES];
+    mark_used(r, load_find_tensor(r->file, read_name(r, layer, folder, gguf, name, sizeof name)));
 }
 
 model_matrix matrix_whole(const load_tensor *t, int32_t n_out, int32_t n_in) {

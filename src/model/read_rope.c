@@ -134,7 +134,9 @@ static void refuse_type(rope_keys *k) {
                                    "default, linear, llama3, yarn or proportional", k->r->err);
 }
 
-/* A GGUF llama file brings Llama 3.1's stretching as a tensor of divisors. */
+/* GGUF brings Llama 3.1's stretching as a tensor of divisors, and 1e30 for the pairs of Gemma 4 that
+ * do not turn. */
+#define STANDS_STILL 1e29f
 static void divide_by_tensor(rope_keys *k, double *freq) {
     if (k->r->folder || load_find_tensor(k->r->file, "rope_freqs.weight") == NULL)
         return;
@@ -142,10 +144,10 @@ static void divide_by_tensor(rope_keys *k, double *freq) {
     for (int32_t i = 0; t != NULL && i < k->dim / 2; i++) {
         float by;
         dtype_to_f32(DTYPE_F32, (const float *)t->data + i, 1, &by);
-        if (!(by >= 1e-3f && by <= 1e9f))
-            read_fail(k->r, "tensor rope_freqs.weight: value %d is %g, expected 1e-3 to 1e9", i,
+        if (!(by >= 1e-3f && by <= 1e30f))
+            read_fail(k->r, "tensor rope_freqs.weight: value %d is %g, expected 1e-3 to 1e30", i,
                       (double)by);
-        freq[i] /= (double)by;
+        freq[i] = by < STANDS_STILL ? freq[i] / (double)by : 0;
     }
 }
 

@@ -232,6 +232,22 @@ static void route_random(void **state) {
     }
 }
 
+/* H07: more rows and experts than any block of a kernel. */
+static void route_many_rows(void **state) {
+    (void)state;
+    static const int32_t rows[] = {15, 16, 17, 63, 64, 65, 300};
+    static const int32_t experts[] = {60, 64, 65, 160, 257, 512, 8};
+    for (int32_t i = 0; i < 7; i++) {
+        kern_route p = {.kind = (kern_route_kind)(i % 3),
+                        .renorm = true,
+                        .scale = 1,
+                        .n_row = rows[i],
+                        .n_expert = experts[i],
+                        .n_used = 1 + i};
+        check_route(p, i % 2, false, 1 + i % 3);
+    }
+}
+
 static void no_rows(void **state) {
     (void)state;
     routed_free(route_on(0, (kern_route){.n_expert = 4, .n_used = 2}, 2, NULL, NULL));
@@ -241,7 +257,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(route_ties),       cmocka_unit_test(route_weights),
         cmocka_unit_test(route_correction), cmocka_unit_test(route_groups),
-        cmocka_unit_test(route_random),     cmocka_unit_test(no_rows),
+        cmocka_unit_test(route_random),     cmocka_unit_test(route_many_rows),
+        cmocka_unit_test(no_rows),
     };
     isa_print_absent();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,53 @@
+# Every architecture against transformers: the folders of golden/models and their GGUF twins (tests/tools/make-gguf-twin), whole prompts,
+# chunks of them, and two ranks. Bounds are about four times what is seen (docs/models.md); only the first run is compared with
+# the stored logits, the others must give its very numbers.
+. "$(dirname "$0")/lib.sh"
+models=$WEFT_GOLDEN/models
+need_file "$models/qwen3/model.safetensors"
+need_file "$WEFT_TWINS/qwen3.gguf"
+
+bounds="deepseek_v2_lite=7e-5 deepseek_v3=8e-5 gemma3=3e-5 gemma4_kvshare=1e-3 gpt_oss=1.5e-4 llama3_rope=1.2e-4 llama_gqa3=4e-4
+mistral_swa=2e-4 mixtral=1.7e-4 qwen2=2e-4 qwen3=6e-5 qwen3_moe=8e-5 qwen3_tp8=8e-5"
+small="deepseek_v2_lite=7e-5 gemma4_kvshare=1e-3 gpt_oss=1.5e-4"
+
+golden() { # MODEL NAME BOUND OPTION...
+    local model=$1 name=$2 bound=$3
+    shift 3
+    weft eval golden -m "$model" --reference "$models/$name/golden.safetensors" --kv-cache-dtype f32 --tolerance "$bound" --json "$@"
+    want_rc 0 "$model $*"
+}
+
+within() { # BOUND WHAT
+    python3 -c 'import json, sys
+d, bound = json.loads(sys.argv[1]), float(sys.argv[2])
+sys.exit(not (d["max_abs_diff"] < bound and d["greedy_equal"] == d["greedy_total"] >= 100 and d["prompts"] == 6))' "$out" "$1" ||
+        fail "$2: $out, bound $1"
+}
+
+full() { # NAME BOUND
+    local whole
+    golden "$models/$1" "$1" "$2"
+    within "$2" "$1"
+    whole=$out
+    echo "$1: $out"
+    golden "$models/$1" "$1" "$2" --max-num-batched-tokens 37
+    want_equal "$out" "$whole" "$1, 37 tokens a step"
+    golden "$models/$1" "$1" "$2" --pcp 2 --dcp 2 --max-num-batched-tokens 1 --max-num-seqs 1
+    want_equal "$out" "$whole" "$1, one token a step on two ranks"
+    golden "$WEFT_TWINS/$1.gguf" "$1" "$2"
+    within "$2" "$1.gguf"
+    # the twin brings these divisors of RoPE's frequencies rounded to 24 bits
+    [ "$1" = llama3_rope ] || want_equal "$out" "$whole" "$1.gguf against the folder"
+}
+
+if [ "$WEFT_TEST_SCALE" = small ]; then
+    for entry in $small; do
+        golden "$WEFT_TWINS/${entry%=*}.gguf" "${entry%=*}" "${entry#*=}" --pcp 2 --dcp 2 --max-num-batched-tokens 200
+        within "${entry#*=}" "${entry%=*}.gguf"
+    done
+else
+    for entry in $bounds; do
+        full "${entry%=*}" "${entry#*=}"
+    done
+fi
+finish

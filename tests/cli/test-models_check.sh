@@ -1,0 +1,29 @@
+# weft check on every architecture, byte for byte: all legal topologies of at most 8 ranks, and both exchanges where layers differ (windows,
+# sinks, MLA, shared caches, odd heads). The rest is in test-models_check_long.sh.
+. "$(dirname "$0")/lib.sh"
+models=$WEFT_GOLDEN/models
+need_file "$models/qwen3/model.safetensors"
+
+some=tp1pcp1dcp1,tp1pcp2dcp1,tp1pcp2dcp2:q,tp1pcp2dcp2:kv,tp1pcp4dcp2
+check() { # NAME OPTION...
+    local name=$1
+    shift
+    weft check -m "$models/$name" -n 4 "$@"
+    want_rc 0 "$name"
+    want_text "$out" " 0 requests differ" "$name"
+    echo "$name: $(tail -1 <<<"$out")"
+}
+
+if [ "$WEFT_TEST_SCALE" = small ]; then
+    for name in deepseek_v3 gemma4_kvshare gpt_oss; do
+        check $name --topologies $some
+    done
+    finish
+fi
+for name in deepseek_v3 gemma3 gemma4_kvshare gpt_oss llama_gqa3; do
+    check $name --each-exchange
+done
+for name in deepseek_v2_lite llama3_rope mistral_swa mixtral qwen2 qwen3 qwen3_moe qwen3_tp8; do
+    check $name
+done
+finish

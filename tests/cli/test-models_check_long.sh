@@ -1,0 +1,23 @@
+# weft check on every architecture: every exchange; steps that mix prompts and decodes; random arrivals, budgets and preemption. The GGUF
+# twins as well.
+. "$(dirname "$0")/lib.sh"
+models=$WEFT_GOLDEN/models
+need_file "$models/qwen3/model.safetensors"
+need_file "$WEFT_TWINS/qwen3.gguf"
+
+check() { # MODEL OPTION...
+    weft check -m "$@"
+    want_rc 0 "$*"
+    want_text "$out" " 0 requests differ" "$*"
+    echo "$*: $(tail -1 <<<"$out")"
+}
+
+for model in "$models"/*/; do
+    check "$model" --suite cp --each-exchange
+    check "$model" --suite mixed
+    check "$model" --suite random
+done
+for model in "$WEFT_TWINS"/*.gguf; do
+    check "$model" --suite cp
+done
+finish
