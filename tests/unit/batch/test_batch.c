@@ -279,7 +279,7 @@ static void test_long_request(void **state) {
         for (int32_t r = 0; r < 4; r++) {
             int32_t n = 0;
             for (int32_t id = 0; id < 62; id++) {
-                n += st.held[r][id] != 0;
+                n += st.held[0][r][id] != 0;
             }
             assert_int_equal(n, 15);
             if (x == WEFT_EXCHANGE_KV) {
