@@ -296,7 +296,7 @@ static void test_choose_exchange(void **state) {
     (void)state;
     topo_model m = model_of(8, 2);
     batch_caps caps = caps_of(4, 64);
-    caps.head_dim = 64;
+    caps.head_dim = caps.value_dim = 64;
     topo t;
     topo_init(&m, (topo_sizes){1, 2, 2}, 0, &t);
     /* (C + T) * 2 * 2 * 64 * 2 = (C + T) * 512  against  T * 8 * 520 = T * 4160: equal at
@@ -429,6 +429,9 @@ static void test_bad_caps(void **state) {
     caps = w.caps;
     caps.min_split = 0;
     expect_refused(caps, "cp_min_split 0");
+    caps = w.caps;
+    caps.n_group = KV_MAX_GROUP + 1;
+    expect_refused(caps, "5 groups");
     caps = w.caps;
     caps.round_pages = 63;
     expect_refused(caps, "round of 63 pages cannot take a request of 64");
