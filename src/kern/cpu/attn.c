@@ -239,8 +239,8 @@ static page_walk walk_pages(const fold_job *j, const query_block *q, const cpu_f
 
 /* ---- one item ---- */
 
-/* Scratch of a thread: row begins | row ends | TREE_MAX_DEPTH states | the level's work memory. Each part is a
- * multiple of 16 floats long, so that vectors stay inside cache lines. */
+/* Scratch of a thread: row begins | row ends | TREE_MAX_DEPTH states | the level's work memory. Each
+ * part is a multiple of 16 floats long, so that vectors stay inside cache lines. */
 static size_t row_edge_floats(int32_t rows) {
     return (size_t)cpu_round_up(rows, 16);
 }

@@ -153,7 +153,7 @@ VEC_INLINE vec_mask few_seen(int32_t lo, int32_t hi, int32_t key0) {
 }
 
 /* Softmax update of rows r .. r + 3, of which n are wanted and the rest repeat the last: m and l in
- * place, p and a out. Row i sees the keys [lo[i], hi[i]); `partial`: not all of them the whole page. */
+ * place, p and a out. Row i sees the keys [lo[i], hi[i]); `partial`: some row not the whole page. */
 VEC_INLINE void few_soften(bool partial, const float *s, int32_t n, const int32_t *lo,
                            const int32_t *hi, const cpu_states *st, int32_t r, float *p, float *a) {
     vec x[ROWS][HALVES];

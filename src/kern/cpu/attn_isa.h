@@ -3,7 +3,8 @@
  * bits.
  *
  * A block is what one thread does at a time: `group` query heads that share a KV head (all of its
- * group, or a part of a large one) for a run of tokens of one span. Its rows are numbered token by token:
+ * group, or a part of a large one) for a run of tokens of one span. Its rows are numbered token by
+ * token:
  *
  *   group 3, pos 32:   row 0 1 2 = token at 32, heads 0 1 2;   row 3 4 5 = token at 33; ...
  *

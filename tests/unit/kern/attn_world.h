@@ -7,7 +7,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kern/kern.h"
+#include "kern/cpu/attn_isa.h"
+
+/* Every level once; a machine may lack some. */
+static const char *const levels[] = {"scalar", "avx2", "avx512vnni"};
+enum { N_LEVEL = sizeof levels / sizeof *levels };
+static const cpu_attn_isa *const micro_kernels[N_LEVEL] = {&cpu_attn_scalar, &cpu_attn_avx2,
+                                                           &cpu_attn_avx512};
+
+static inline bool has_level(const char *isa) {
+    const kern_table *t;
+    return kern_cpu_table(isa, &t, NULL) == WEFT_OK;
+}
+
+static const int32_t head_dims[] = {2, 4, 18, 32, 64, 80, 96, 128, 256};
 
 enum { WORLD_REQS = 4, WORLD_PAGE = 16, WORLD_ROWS = 1024 };
 

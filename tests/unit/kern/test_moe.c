@@ -266,6 +266,18 @@ static void experts_types(void **state) {
                           0, 3, 1 + (i + j) % 3);
 }
 
+/* Types with blocks longer than a leaf, each for gate and up and each for down. */
+static void experts_long_blocks(void **state) {
+    (void)state;
+    static const dtype types[] = {DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q2_K,   DTYPE_Q3_K,   DTYPE_Q4_K,
+                                  DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4};
+    enum { N = sizeof types / sizeof types[0] };
+    for (int32_t i = 0; i < N; i++)
+        check_experts(&(moe_case){types[i], types[(i + 3) % N], 256, 64, 4, 3, 2, 1 + 2 * i,
+                                  all_rules[i % 3], i % 2, i % 4 == 1},
+                      i % 3, 4, 1 + i % 3);
+}
+
 /* Widths that fill no panel, so that experts end inside one. */
 static void experts_odd_widths(void **state) {
     (void)state;
@@ -555,6 +567,7 @@ static void nothing_to_do(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_types),
+        cmocka_unit_test(experts_long_blocks),
         cmocka_unit_test(experts_odd_widths),
         cmocka_unit_test(experts_shapes),
         cmocka_unit_test(experts_leaves),

@@ -8,15 +8,9 @@
 
 #include <cmocka.h>
 
-#include "kern/cpu/attn_isa.h"
 #include "kern/cpu/linear_isa.h"
 #include "kern/exact_double.h"
 #include "unit/kern/attn_world.h"
-
-static const char *const levels[] = {"scalar", "avx2", "avx512vnni"};
-enum { N_LEVEL = sizeof levels / sizeof *levels };
-static const cpu_attn_isa *const micro_kernels[N_LEVEL] = {&cpu_attn_scalar, &cpu_attn_avx2,
-                                                           &cpu_attn_avx512};
 
 static double relative(double got, long double want) {
     return want == 0 ? fabs(got) : (double)fabsl((got - want) / want);
@@ -53,6 +47,14 @@ static void double_functions_at_the_edges(void **state) {
     assert_true(isnan(exact_sin(NAN)) && isnan(exact_cos(INFINITY)) && isnan(exact_sin(1e10)));
 }
 
+/* The angles of pos * base^(-2i / rope_dim), not scaled. */
+static void plain_table(double base, int32_t rope_dim, int32_t pos0, int32_t n_pos, float *out) {
+    double freq[128];
+    for (int32_t i = 0; i < rope_dim / 2; i++)
+        freq[i] = exact_exp(-(2.0 * i / rope_dim) * exact_log(base));
+    kern_rope_table(freq, rope_dim / 2, 1.0, pos0, n_pos, out);
+}
+
 /* The positions of I08 and more: within half a step of f32 of libm's value. */
 static void table_against_libm(void **state) {
     (void)state;
@@ -65,7 +67,7 @@ static void table_against_libm(void **state) {
             int32_t d = dims[k];
             float row[128];
             for (size_t p = 0; p < sizeof positions / sizeof *positions; p++) {
-                kern_rope_table(bases[b], d, positions[p], 1, row);
+                plain_table(bases[b], d, positions[p], 1, row);
                 for (int32_t i = 0; i < d / 2; i++) {
                     long double angle = positions[p] * powl(bases[b], -2.0L * i / d);
                     double tolerance = 2.99e-8 + 3e-16 * (double)angle; /* angle in double */
@@ -76,12 +78,24 @@ static void table_against_libm(void **state) {
         }
 }
 
+/* A power of two is exact: the scaled table is the plain one times it. */
+static void table_is_scaled(void **state) {
+    (void)state;
+    const double freq[3] = {1.0, 0.0625, 0.3};
+    float plain[7 * 6], scaled[7 * 6];
+    kern_rope_table(freq, 3, 1.0, 5, 7, plain);
+    kern_rope_table(freq, 3, 4.0, 5, 7, scaled);
+    for (int32_t i = 0; i < 42; i++)
+        assert_true(scaled[i] == 4.0f * plain[i]);
+    assert_true(fabs(plain[5] - sin(5 * 0.3)) < 1e-7);
+}
+
 static void table_does_not_depend_on_its_start(void **state) {
     (void)state;
     static float whole[300 * 24], part[300 * 24];
-    kern_rope_table(10000.0, 24, 0, 300, whole);
+    plain_table(10000.0, 24, 0, 300, whole);
     for (int32_t pos = 0; pos < 300; pos += 37)
-        kern_rope_table(10000.0, 24, pos, pos + 37 < 300 ? 37 : 300 - pos, part + pos * 24);
+        plain_table(10000.0, 24, pos, pos + 37 < 300 ? 37 : 300 - pos, part + pos * 24);
     assert_memory_equal(whole, part, sizeof whole);
     for (int32_t i = 0; i < 12; i++) {
         assert_true(whole[2 * i] == 1.0f);
@@ -140,7 +154,7 @@ static rope_case draw_case(world_rng *r) {
     for (size_t i = 0; i < n; i++)
         c.qkv[i] = rng_int(r, 0, 9) ? 4 * rng_float(r) : special[rng_int(r, 0, 13)];
     c.table = world_floats((size_t)MAX_LEN * (size_t)c.rope_dim);
-    kern_rope_table(10000.0, c.rope_dim, 0, MAX_LEN, c.table);
+    plain_table(10000.0, c.rope_dim, 0, MAX_LEN, c.table);
     c.pos = malloc((size_t)c.n_tok * sizeof *c.pos);
     for (int32_t i = 0; i < c.n_tok; i++)
         c.pos[i] = rng_int(r, 0, 3) ? rng_int(r, 0, MAX_LEN - 1) : 0;
@@ -314,7 +328,7 @@ static rope_case draw_latent_case(world_rng *r, int32_t latent, int32_t rope) {
     for (size_t i = 0; i < n; i++)
         c.qkv[i] = 4 * rng_float(r);
     c.table = world_floats((size_t)MAX_LEN * (size_t)rope);
-    kern_rope_table(10000.0, rope, 0, MAX_LEN, c.table);
+    plain_table(10000.0, rope, 0, MAX_LEN, c.table);
     c.pos = malloc((size_t)c.n_tok * sizeof *c.pos);
     for (int32_t i = 0; i < c.n_tok; i++)
         c.pos[i] = rng_int(r, 0, MAX_LEN - 1);
@@ -424,7 +438,7 @@ static void rope_makes_one_nan(void **state) {
     const float odd[] = {INFINITY, -INFINITY, cpu_nan(), 0.0f, -0.0f};
     for (int32_t round = 0; round < 500; round++) {
         float x[2 * N_PAIR], cs[2 * N_PAIR], y[2][2 * N_PAIR];
-        kern_rope_table(10000.0, 2 * N_PAIR, round % 3 ? round : 0, 1, cs);
+        plain_table(10000.0, 2 * N_PAIR, round % 3 ? round : 0, 1, cs);
         for (int32_t i = 0; i < 2 * N_PAIR; i++)
             x[i] = rng_int(&r, 0, 2) ? rng_float(&r) : odd[rng_int(&r, 0, 4)];
         int32_t n_pair = 1 + round % N_PAIR; /* a compiler's tail may differ from its loop */
@@ -511,6 +525,7 @@ int main(void) {
         cmocka_unit_test(double_functions_are_close),
         cmocka_unit_test(double_functions_at_the_edges),
         cmocka_unit_test(table_against_libm),
+        cmocka_unit_test(table_is_scaled),
         cmocka_unit_test(table_does_not_depend_on_its_start),
         cmocka_unit_test(rope_follows_the_formula),
         cmocka_unit_test(latent_rows_follow_the_formula),
