@@ -101,7 +101,10 @@ typedef struct weft_engine_params {
     int32_t max_num_seqs;           /* requests in one step */
     int32_t max_num_batched_tokens; /* token rows in one step */
     int32_t max_model_len; /* prompt + answer of one request; 0: the model's, at most 8192 */
-    int32_t kv_pages; /* pages per rank; 0: enough for max_num_seqs full requests within kv_bytes */
+    /* Pages per rank of the layers that see the whole context, or that have the largest window where
+     * none does; 0: enough for max_num_seqs full requests within kv_bytes. Layers with a smaller
+     * window have fewer. */
+    int32_t kv_pages;
     uint64_t kv_bytes; /* cache of all ranks together; 0: a quarter of the free memory at most */
     weft_kv_dtype kv_dtype;
     weft_exchange exchange;
@@ -141,14 +144,25 @@ weft_status weft_engine_close(weft_engine *engine);
 /* The numerics identity, for instance "exact/P16/V16/L6-12/kv-f16". Borrowed. */
 const char *weft_engine_identity(const weft_engine *engine);
 
+/* Layers with the same window: they share pages that keep as much of a context. */
+typedef struct weft_kv_group {
+    int32_t window; /* tokens that a position sees; 0: all before it */
+    int32_t n_layer;
+    uint64_t token_bytes;        /* of a token on one rank */
+    int64_t n_page, n_page_used; /* over the ranks of one cache replica */
+} weft_kv_group;
+#define WEFT_MAX_KV_GROUP 4
+
 typedef struct weft_engine_stats {
     int64_t n_step, n_prompt_token, n_output_token, n_preemption;
     int64_t n_row;               /* token rows computed so far, recomputed ones too */
-    int64_t n_page, n_page_used; /* over the ranks of one cache replica */
+    int64_t n_page, n_page_used; /* over the ranks of one cache replica, all groups */
     uint64_t weight_bytes, kv_bytes, scratch_bytes; /* of the process */
     uint64_t planned_bytes; /* these, kernel threads' scratch, host buffers: weft plan's total */
     int32_t max_model_len, world, n_thread, kv_pages;
     const char *isa;
+    int32_t n_group;
+    weft_kv_group group[WEFT_MAX_KV_GROUP];
 } weft_engine_stats;
 void weft_engine_get_stats(const weft_engine *engine, weft_engine_stats *out);
 

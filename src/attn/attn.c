@@ -70,7 +70,7 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
     kern_memory_add(plan, "pages received", pages * attn_page_bytes(a, largest), &a->page_recv);
 }
 
-/* stride: a->page_stride in the cache, attn_page_bytes among received pages. */
+/* stride: page_stride of the group in the cache, attn_page_bytes among received pages. */
 static kern_kv kv_view(const attn_rank *a, const attn_shape *s, kern_mem pages, size_t stride) {
     return (kern_kv){a->kv_type, a->n_kv_head, s->head_dim, s->value_dim, stride, pages};
 }
@@ -91,14 +91,14 @@ static weft_status deliver(attn_rank *a, const attn_shape *shape, const batch_lo
         a->comm->v->all_to_all_v(a->comm, COMM_PCP, a->wire_send, sn, sa, a->wire_recv, rn, ra);
     if (s != WEFT_OK)
         return s;
-    kern_kv_store store = {.kv = kv_view(a, shape, pages, a->page_stride),
+    kern_kv_store store = {.kv = kv_view(a, shape, pages, a->page_stride[shape->group]),
                            .n = b->n_recv,
                            .wire = a->wire_recv,
-                           .slots = block_at(block, b->at_slot)};
+                           .slots = block_at(block, b->at_slot[shape->group])};
     trace_phase("cache write");
     a->k->kv_store(a->dev, &store);
     if (a->fault == ATTN_FAULT_WRITE_TWICE && store.n > 1) {
-        store.n--, store.slots = block_at(block, b->at_slot + 1);
+        store.n--, store.slots = block_at(block, b->at_slot[shape->group] + 1);
         a->k->kv_store(a->dev, &store);
     }
     return WEFT_OK;
@@ -111,7 +111,7 @@ static kern_attn_fold fold_args(const attn_rank *a, const attn_shape *shape, con
                             .scale = shape->scale,
                             .window = shape->window,
                             .q = a->q,
-                            .tables = block_at(block, b->at_table),
+                            .tables = block_at(block, b->at_table[shape->group]),
                             .kv_shards = a->topo->kv_shards};
 }
 
@@ -129,7 +129,7 @@ static weft_status pass_q(attn_rank *a, const attn_shape *shape, const batch_loc
     if (s != WEFT_OK)
         return s;
 
-    kern_attn_fold f = fold_args(a, shape, b, block, kv_view(a, shape, pages, a->page_stride));
+    kern_attn_fold f = fold_args(a, shape, b, block, kv_view(a, shape, pages, a->page_stride[shape->group]));
     f.n_span = b->n_span, f.spans = block_at(block, b->at_span);
     f.shard0 = a->topo->shard_cut[self], f.tree = &a->cover;
     f.state_q0 = 0, f.state = a->state;
@@ -160,7 +160,7 @@ static weft_status pass_kv(attn_rank *a, const attn_shape *shape, const batch_lo
         rn[m] = (size_t)r->recv_n[m] * p, ra[m] = (size_t)r->recv_at[m] * p;
     }
     trace_phase("pack pages");
-    a->k->kv_pack(a->dev, &(kern_kv_pack){.from = kv_view(a, shape, pages, a->page_stride),
+    a->k->kv_pack(a->dev, &(kern_kv_pack){.from = kv_view(a, shape, pages, a->page_stride[shape->group]),
                                           .n = r->n_send,
                                           .pages = block_at(block, r->at_send),
                                           .out = a->page_send});
@@ -222,7 +222,7 @@ weft_status attn_layer(attn_rank *a, const batch_local *b, kern_mem block, kern_
         return WEFT_OK;
     s = pass_q(a, shape, b, block, pages);
     for (int32_t i = 0; i < b->n_round && s == WEFT_OK; i++)
-        s = pass_kv(a, shape, b, &b->round[i], block, pages);
+        s = pass_kv(a, shape, b, &b->round[i * b->n_group + shape->group], block, pages);
     if (s == WEFT_OK)
         finish(a, shape, b, out);
     return s;

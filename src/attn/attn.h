@@ -23,6 +23,7 @@ typedef enum attn_fault {
 typedef struct attn_shape {
     int32_t head_dim, value_dim; /* of K, of V */
     int32_t window;              /* 0: none */
+    int32_t group;               /* whose pages hold its K and V */
     float scale;
     kern_mem sinks;  /* f32 [local heads] or 0 */
     bool reads_only; /* the cache is another layer's: there is nothing new to deliver */
@@ -35,7 +36,8 @@ typedef struct attn_rank {
     const topo *topo;
     kern_kv_type kv_type;
     int32_t n_head, n_kv_head; /* local */
-    size_t page_stride; /* bytes from page to page of one layer in the cache; its owner sets it */
+    /* by group: bytes from page to page of one layer in the cache; its owner sets them */
+    size_t page_stride[KV_MAX_GROUP];
     attn_fault fault;
 
     /* Trees over the V shards: what each DCP member's own shards fold to, and the rest at home. */

@@ -17,6 +17,10 @@ static weft_status check_caps(const batch_caps *c, weft_error *err) {
                          c->max_reqs, c->max_step_tokens, c->max_pages, c->page_tokens,
                          c->min_split, c->head_dim, c->kv_elem);
     }
+    if (c->n_group < 1 || c->n_group > KV_MAX_GROUP) {
+        return error_set(err, WEFT_ERR_SETUP, "batch: %d groups of layers, 1 to %d are possible",
+                         c->n_group, KV_MAX_GROUP);
+    }
     if (c->round_pages < c->max_pages) {
         return error_set(err, WEFT_ERR_SETUP,
                          "batch: a pass-KV round of %d pages cannot take a request of %d pages",
@@ -30,20 +34,20 @@ static int64_t min64(int64_t a, int64_t b) {
 }
 
 /* Ints of the step block at most: id, position, places in the query and wire buffers and logits
- * index of own tokens; a slot per received token; spans of the group's pass-Q rows and of own
- * pass-KV rows; one table per request; own pages of all requests for every member. */
+ * index of own tokens; spans of the DCP group's pass-Q rows and of own pass-KV rows; and for each group
+ * of layers a slot per received token, one table per request, own pages of all requests for every
+ * member. */
 static int64_t max_block(const batch_builder *b) {
     const topo *t = b->topo;
     int64_t span_ints = (int64_t)(sizeof(kern_span) / sizeof(int32_t));
     int64_t rows = min64(b->row_cap, b->tok_cap);
-    int64_t n = 5 * (int64_t)b->tok_cap + b->caps.max_step_tokens;
-    n += (t->sizes.dcp + 1) * rows * span_ints;
-    n += (int64_t)b->caps.max_reqs * b->caps.max_pages;
+    int64_t of_group = b->caps.max_step_tokens + (int64_t)b->caps.max_reqs * b->caps.max_pages;
     if (t->sizes.dcp > 1 && b->caps.exchange != WEFT_EXCHANGE_Q) {
-        n += (int64_t)b->caps.max_reqs * t->sizes.dcp *
-             topo_pages_owned(t, t->dcp_rank, b->caps.max_pages);
+        of_group += (int64_t)b->caps.max_reqs * t->sizes.dcp *
+                    topo_pages_owned(t, t->dcp_rank, b->caps.max_pages);
     }
-    return n;
+    return 5 * (int64_t)b->tok_cap + (t->sizes.dcp + 1) * rows * span_ints +
+           b->caps.n_group * of_group;
 }
 
 /* A token of a PCP rank stands in the query buffer once per member with that PCP index, at most
@@ -103,7 +107,7 @@ weft_status batch_builder_open(const topo *t, const batch_caps *caps, batch_buil
     b->share = calloc((size_t)caps->max_reqs, sizeof b->share[0]);
     b->row = calloc((size_t)t->sizes.pcp * (size_t)b->row_cap, sizeof b->row[0]);
     b->logit = calloc((size_t)b->tok_cap, sizeof b->logit[0]);
-    b->round = calloc((size_t)caps->max_reqs, sizeof b->round[0]);
+    b->round = calloc((size_t)caps->max_reqs * (size_t)caps->n_group, sizeof b->round[0]);
     b->block = calloc((size_t)b->block_cap, sizeof b->block[0]);
     if (!b->owner || !b->share || !b->row || !b->logit || !b->round || !b->block) {
         status = error_set(err, WEFT_ERR_MEMORY, "batch: no memory for a step block of %d ints",
@@ -203,6 +207,7 @@ void batch_build(batch_builder *b, const batch_global *g, batch_local *out) {
     b->n_block = 0;
     memset(out, 0, sizeof *out);
     out->n_req = g->n_req;
+    out->n_group = b->caps.n_group;
     out->n_tok = b->n_tok[c];
     out->n_row = b->n_row[c];
     out->n_q_tok = b->n_q_tok[c];

@@ -18,7 +18,9 @@ typedef struct batch_request {
     bool sample;      /* the last new token's row is sampled */
     bool decode;
     const int32_t *token; /* [start + n_new] */
-    const int32_t *page;  /* [ceil((start + n_new) / P)]: physical page in its owner's pool */
+    /* By group of layers, [ceil((start + n_new) / P)] each: physical page in its owner's pool. What
+     * no position of the run sees may be -1. */
+    const int32_t *page[KV_MAX_GROUP];
 } batch_request;
 
 typedef struct batch_global {
@@ -37,7 +39,8 @@ typedef struct batch_logit {
     bool sample;
 } batch_logit;
 
-/* One exchange of whole pages for pass-KV requests. Counts in pages, arrays over the DCP group. */
+/* One exchange of whole pages of a group of layers, for pass-KV requests: those that a row of theirs
+ * sees. Counts in pages, arrays over the DCP group. */
 typedef struct batch_round {
     int32_t n_send, at_send; /* send list in the block: page ids of this rank's pool, destination
                                 after destination */
@@ -58,6 +61,8 @@ typedef struct batch_caps {
     int32_t min_split;         /* prefills of fewer new tokens stay whole on one rank; >= 1 */
     weft_exchange exchange;    /* AUTO: per request by bytes */
     int32_t head_dim, value_dim, kv_elem; /* of a layer, for the byte rule */
+    int32_t n_group;                      /* of layers; each has its own pages */
+    int32_t window[KV_MAX_GROUP];         /* by group; 0: none */
 } batch_caps;
 
 typedef struct batch_local {
@@ -73,11 +78,12 @@ typedef struct batch_local {
     int32_t at_id, at_pos; /* [n_tok] token id, position */
     int32_t at_q, at_kv;   /* [n_tok] row of the query buffer, row of the wire buffer */
     int32_t at_logit;      /* [n_logit] local token */
-    int32_t
-        at_slot; /* [n_recv] slot of each received wire row, page * P + offset; never negative */
+    /* by group: [n_recv] slot of each received wire row, page * P + offset; never negative */
+    int32_t at_slot[KV_MAX_GROUP];
     int32_t at_span, n_span; /* pass-Q spans over the gathered query buffer (kern_span) */
-    int32_t
-        at_table; /* page tables that the spans point into (kern_span.table is relative to this) */
+    /* by group: page tables that the spans point into (kern_span.table is relative to this); alike in
+     * all groups but for the pages in them, and -1 where no row sees the page */
+    int32_t at_table[KV_MAX_GROUP];
 
     /* Deliver KV: wire rows over the PCP group. Tokens stand in the wire buffer by owner; members
      * with the same owner number are sent the same range. recv: in order of member, each member's
@@ -92,8 +98,8 @@ typedef struct batch_local {
     int32_t q_n[TOPO_MAX_WORLD], q_at[TOPO_MAX_WORLD];
     int32_t n_gather;
 
-    int32_t n_round;
-    const batch_round *round; /* [n_round] */
+    int32_t n_group, n_round;
+    const batch_round *round; /* [n_round][n_group] */
 } batch_local;
 
 typedef struct batch_builder batch_builder;

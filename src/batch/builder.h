@@ -12,7 +12,7 @@ typedef struct batch_share {
     int32_t turn;   /* chunks v and 2 * pcp - 1 - v belong to PCP rank (v + turn) mod pcp */
     int32_t round;  /* pass-KV round; -1: pass-Q */
     int32_t n_page; /* logical pages up to the last new token */
-    int32_t table;  /* its page table in the block, from at_table; -1: not there yet */
+    int32_t table;  /* its page tables in the block, from at_table; -1: not there */
 } batch_share;
 
 struct batch_builder {
@@ -30,7 +30,7 @@ struct batch_builder {
     int32_t n_round;
 
     batch_logit *logit; /* [tok_cap] */
-    batch_round *round; /* [max_reqs] */
+    batch_round *round; /* [max_reqs][n_group] */
     int32_t *block;     /* [block_cap] */
     int32_t n_block;
 };
@@ -41,6 +41,12 @@ static inline const batch_row *batch_rows_of(const batch_builder *b, int32_t c) 
 
 static inline int32_t batch_owner(const batch_builder *b, int32_t logical_page) {
     return b->owner[logical_page % b->topo->kv_shards];
+}
+
+/* The first logical page of a group that the new tokens of a request see. */
+static inline int32_t batch_first_page(const batch_builder *b, int32_t group,
+                                       const batch_request *r) {
+    return kv_first_page(b->caps.window[group], b->caps.page_tokens, r->start);
 }
 
 /* Takes n ints of the block; the index of the first. */

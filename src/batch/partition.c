@@ -58,7 +58,6 @@ static void share_exchange(batch_builder *b, const batch_global *g) {
         batch_share *s = &b->share[i];
         int32_t end = g->req[i].start + g->req[i].n_new;
         s->n_page = (end - 1) / b->caps.page_tokens + 1;
-        s->table = -1;
         s->round = -1;
         assert(s->n_page <= b->caps.max_pages);
         if (!passes_kv(b, &g->req[i])) {

@@ -49,17 +49,19 @@ void plan_put_admit(plan_writer *w, const plan_admit *a, const int32_t *tokens) 
     set_head(w, h);
 }
 
-void plan_put_run(plan_writer *w, const plan_run *r, const int32_t *pages) {
+void plan_put_run(plan_writer *w, const plan_run *r, int32_t n_group, const int32_t *const *pages) {
     plan_head h = head_of(w);
     put(w, r, sizeof *r);
-    put(w, pages, (size_t)r->n_page * sizeof pages[0]);
+    for (int32_t g = 0; g < n_group; g++) {
+        put(w, pages[g], (size_t)r->n_page * sizeof(int32_t));
+    }
     h.n_run++;
     set_head(w, h);
 }
 
-size_t plan_cap(int32_t max_seqs, int32_t max_len, int32_t page_tokens) {
+size_t plan_cap(int32_t max_seqs, int32_t max_len, int32_t page_tokens, int32_t n_group) {
     size_t max_pages = ((size_t)max_len + (size_t)page_tokens - 1) / (size_t)page_tokens;
     size_t one = sizeof(int32_t) + sizeof(plan_admit) + (size_t)max_len * sizeof(int32_t) +
-                 sizeof(plan_run) + max_pages * sizeof(int32_t);
+                 sizeof(plan_run) + (size_t)n_group * max_pages * sizeof(int32_t);
     return sizeof(plan_head) + (size_t)max_seqs * one;
 }

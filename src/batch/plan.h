@@ -1,8 +1,8 @@
 /* A step's plan: plain bytes that the scheduler makes once and broadcasts; a rank needs no other
  * input.
  *
- *   plan_head | n_release x i32 slot | n_admit x { plan_admit, n_token x i32 } | n_run x {
- * plan_run, n_page x i32 }
+ *   plan_head | n_release x i32 slot | n_admit x { plan_admit, n_token x i32 }
+ *             | n_run x { plan_run, n_group x n_page x i32 }
  *
  * Applied in that order: slots given back, slots taken (with all tokens so far), then the step's
  * work. */
@@ -10,6 +10,7 @@
 #define WEFT_BATCH_PLAN_H
 
 #include "base/status.h"
+#include "kv/kv.h"
 
 enum { PLAN_STEP = 1, PLAN_IDLE = 2, PLAN_STOP = 3 };
 
@@ -33,7 +34,8 @@ typedef struct plan_run {
     int32_t append;       /* token id to append to the slot first; -1: none */
     int32_t decode;       /* 1: a decode row (one new token, all before it computed, at least one of
                              output) */
-    int32_t n_page;       /* new physical pages that follow, in logical order */
+    int32_t n_page; /* new logical pages; their physical ones follow, group after group */
+    int32_t first[KV_MAX_GROUP]; /* by group: leading pages given back so far */
 } plan_run;
 
 /* Writer over a fixed buffer. cap must be enough (plan_cap); an overflow is a programming error and
@@ -46,23 +48,27 @@ void plan_begin(plan_writer *w, uint8_t *buf, size_t cap, int32_t kind, int64_t 
 /* Sections must be written in order: release, admit, run. */
 void plan_put_release(plan_writer *w, int32_t slot);
 void plan_put_admit(plan_writer *w, const plan_admit *a, const int32_t *tokens);
-void plan_put_run(plan_writer *w, const plan_run *r, const int32_t *pages);
-size_t plan_cap(int32_t max_seqs, int32_t max_len, int32_t page_tokens);
+/* pages: [n_group] lists of r->n_page. */
+void plan_put_run(plan_writer *w, const plan_run *r, int32_t n_group, const int32_t *const *pages);
+size_t plan_cap(int32_t max_seqs, int32_t max_len, int32_t page_tokens, int32_t n_group);
 
 /* Persistent rows of the requests that are in the engine, the same on every rank. */
 typedef struct batch_slot {
     uint64_t request; /* 0: free */
     weft_sampling sampling;
     int32_t n_prompt, n_token, logits_from, n_page;
-    int32_t *token; /* [max_len] */
-    int32_t *page;  /* [max_pages] */
+    int32_t *token;               /* [max_len] */
+    int32_t first[KV_MAX_GROUP];  /* leading pages given back; -1 in the lists */
+    int32_t *page[KV_MAX_GROUP];  /* [max_pages] each */
 } batch_slot;
 typedef struct batch_slots {
-    int32_t n_slot, max_len, page_tokens;
-    batch_slot *slot; /* [n_slot] */
+    int32_t n_slot, max_len, page_tokens, n_group;
+    int32_t window[KV_MAX_GROUP]; /* 0: none */
+    batch_slot *slot;             /* [n_slot] */
 } batch_slots;
-weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_tokens, batch_slots *out,
-                             weft_error *err);
+/* window: [n_group] */
+weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_tokens, int32_t n_group,
+                             const int32_t *window, batch_slots *out, weft_error *err);
 void batch_slots_close(batch_slots *s);
 
 struct batch_global;

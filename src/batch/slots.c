@@ -9,15 +9,22 @@ static int32_t max_pages(const batch_slots *s) {
     return (s->max_len - 1) / s->page_tokens + 1;
 }
 
-weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_tokens, batch_slots *out,
-                             weft_error *err) {
+weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_tokens, int32_t n_group,
+                             const int32_t *window, batch_slots *out, weft_error *err) {
     if (n_slot < 1 || max_len < 1 || page_tokens < 1) {
         return error_set(err, WEFT_ERR_SETUP,
                          "batch: %d slots of %d tokens with pages of %d: each must be at least 1",
                          n_slot, max_len, page_tokens);
     }
-    batch_slots s = {.n_slot = n_slot, .max_len = max_len, .page_tokens = page_tokens};
-    size_t per_slot = (size_t)max_len + (size_t)max_pages(&s);
+    if (n_group < 1 || n_group > KV_MAX_GROUP) {
+        return error_set(err, WEFT_ERR_SETUP, "batch: %d groups of layers, 1 to %d are possible",
+                         n_group, KV_MAX_GROUP);
+    }
+    batch_slots s = {
+        .n_slot = n_slot, .max_len = max_len, .page_tokens = page_tokens, .n_group = n_group};
+    memcpy(s.window, window, (size_t)n_group * sizeof window[0]);
+    size_t pages = (size_t)max_pages(&s);
+    size_t per_slot = (size_t)max_len + (size_t)n_group * pages;
     s.slot = calloc((size_t)n_slot, sizeof s.slot[0]);
     int32_t *ints = s.slot ? calloc((size_t)n_slot, per_slot * sizeof ints[0]) : NULL;
     if (!ints) {
@@ -27,7 +34,9 @@ weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_token
     }
     for (int32_t i = 0; i < n_slot; i++) { /* slot 0's tokens and pages begin the one allocation */
         s.slot[i].token = ints + (size_t)i * per_slot;
-        s.slot[i].page = s.slot[i].token + max_len;
+        for (int32_t g = 0; g < n_group; g++) {
+            s.slot[i].page[g] = s.slot[i].token + max_len + (size_t)g * pages;
+        }
     }
     *out = s;
     return WEFT_OK;
@@ -182,6 +191,7 @@ static weft_status read_admit(plan_reader *r, batch_slots *s, int32_t i) {
     slot->n_token = a.n_token;
     slot->logits_from = a.logits_from;
     slot->n_page = 0;
+    memset(slot->first, 0, sizeof slot->first);
     return WEFT_OK;
 }
 
@@ -227,6 +237,39 @@ static weft_status check_run(plan_reader *r, const batch_slots *s, const batch_g
     return WEFT_OK;
 }
 
+/* Pages given back stay given back, were there, and no position of the run sees them. */
+static weft_status check_first(plan_reader *r, const batch_slots *s, const plan_run *p) {
+    const batch_slot *slot = &s->slot[p->slot];
+    for (int32_t g = 0; g < s->n_group; g++) {
+        int32_t seen = kv_first_page(s->window[g], s->page_tokens, p->start);
+        int32_t most = seen < slot->n_page ? seen : slot->n_page;
+        if (p->first[g] < slot->first[g] || p->first[g] > most) {
+            return error_set(r->err, WEFT_ERR_RANK,
+                             "plan: run of slot %d from position %d on gives back %d pages of group "
+                             "%d with window %d, expected %d to %d",
+                             p->slot, p->start, p->first[g], g, s->window[g], slot->first[g], most);
+        }
+    }
+    return WEFT_OK;
+}
+
+/* The new pages of each group, and those given back become -1. */
+static weft_status take_pages(plan_reader *r, const batch_slots *s, const plan_run *p) {
+    batch_slot *slot = &s->slot[p->slot];
+    for (int32_t g = 0; g < s->n_group; g++) {
+        weft_status status =
+            take_ids(r, "pages of slot", p->slot, slot->page[g] + slot->n_page, p->n_page);
+        if (status != WEFT_OK) {
+            return status;
+        }
+        for (; slot->first[g] < p->first[g]; slot->first[g]++) {
+            slot->page[g][slot->first[g]] = -1;
+        }
+    }
+    slot->n_page += p->n_page;
+    return WEFT_OK;
+}
+
 static weft_status read_run(plan_reader *r, batch_slots *s, int32_t i, batch_global *g) {
     plan_run p;
     if (!take(r, &p, sizeof p)) {
@@ -236,12 +279,14 @@ static weft_status read_run(plan_reader *r, batch_slots *s, int32_t i, batch_glo
     if (status != WEFT_OK) {
         return status;
     }
-    batch_slot *slot = &s->slot[p.slot];
-    status = take_ids(r, "pages of slot", p.slot, slot->page + slot->n_page, p.n_page);
+    status = check_first(r, s, &p);
+    if (status == WEFT_OK) {
+        status = take_pages(r, s, &p);
+    }
     if (status != WEFT_OK) {
         return status;
     }
-    slot->n_page += p.n_page;
+    batch_slot *slot = &s->slot[p.slot];
     if (p.append >= 0) {
         slot->token[slot->n_token++] = p.append;
     }
@@ -253,8 +298,8 @@ static weft_status read_run(plan_reader *r, batch_slots *s, int32_t i, batch_glo
                                          .n_logits = end > logits_from ? end - logits_from : 0,
                                          .sample = end == slot->n_token,
                                          .decode = p.decode == 1,
-                                         .token = slot->token,
-                                         .page = slot->page};
+                                         .token = slot->token};
+    memcpy(g->req[g->n_req - 1].page, slot->page, sizeof slot->page);
     return WEFT_OK;
 }
 

@@ -115,6 +115,11 @@ static void print_pages(FILE *f, const explain *e, int32_t i, int32_t y) {
         snprintf(tip, sizeof tip, "page %d, positions [%d,%d): DCP rank %d", p, p * tokens,
                  (p + 1) * tokens, owner);
         int32_t column = p % PAGE_COLUMNS, row = p / PAGE_COLUMNS;
+        if (p < r->first_page[0]) {
+            fprintf(f, "<rect class=\"lane\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>\n",
+                    x0 + column * (CELL + 1), y + row * (CELL + 1), CELL, CELL);
+            continue;
+        }
         box(f, owner, x0 + column * (CELL + 1), y + row * (CELL + 1), CELL, CELL, tip);
         if (e->setup.sizes.dcp > N_COLOR) { /* colours repeat */
             char digit[2] = {plan_digit(owner), '\0'};

@@ -3,7 +3,7 @@
 
 #include "cli/plan.h"
 
-enum { NAME_BYTES = 32, BYTES_TEXT = 24, PAGE_LINES = 4 };
+enum { NAME_BYTES = 32, HELD_BYTES = 64, BYTES_TEXT = 24, PAGE_LINES = 4, NO_RANK = 255 };
 
 typedef struct printer {
     FILE *f;
@@ -53,13 +53,13 @@ static void wrap_item(const printer *p, int32_t *column, int32_t indent, const c
     *column += n;
 }
 
-/* n cells, the digit of each cell's rank. */
+/* n cells, the digit of each cell's rank, a dot for NO_RANK. */
 static void cells(const printer *p, const uint8_t *rank, int32_t n) {
     static const int32_t code[] = {36, 33, 35, 32, 34, 31, 96, 93};
     for (int32_t i = 0; i < n; i++) {
         if (p->color && (i == 0 || rank[i] != rank[i - 1]))
             fprintf(p->f, "\033[%dm", code[rank[i] % 8]);
-        fputc(plan_digit(rank[i]), p->f);
+        fputc(rank[i] == NO_RANK ? '.' : plan_digit(rank[i]), p->f);
     }
     if (p->color && n > 0)
         fputs("\033[0m", p->f);
@@ -162,6 +162,39 @@ static int64_t memory_of(const explain_rank *r) {
     return (int64_t)r->memory.bytes;
 }
 
+/* Pages are given back, or layers differ in them. */
+static bool is_windowed(const explain *e) {
+    return e->setup.caps.n_group > 1 || e->setup.caps.window[0] > 0;
+}
+
+static void window_text(int32_t window, char out[NAME_BYTES]) {
+    if (window > 0)
+        snprintf(out, NAME_BYTES, "%d", window);
+    else
+        snprintf(out, NAME_BYTES, "all");
+}
+
+/* One line per group of layers. The pages of the longest request are those of the fullest rank. */
+static void print_groups(const printer *p) {
+    const engine_setup *s = &p->e->setup;
+    fprintf(p->f, "  %8s %8s %14s %12s %20s\n", "window", "layers", "bytes a token", "pages a rank",
+            "of the longest");
+    for (int32_t g = 0; g < s->caps.n_group; g++) {
+        char window[NAME_BYTES];
+        window_text(s->caps.window[g], window);
+        fprintf(p->f, "  %8s %8d %14lld %12d %20d\n", window, model_group_layers(p->e->desc, g),
+                (long long)(s->page_bytes[g] / (size_t)s->caps.page_tokens), s->kv_pages[g],
+                s->longest[g]);
+    }
+}
+
+/* "12+5": pages that a request holds, group by group. */
+static void held_text(const explain *e, const explain_request *r, char *out, size_t cap) {
+    int n = 0;
+    for (int32_t g = 0; g < e->setup.caps.n_group; g++)
+        n += snprintf(out + n, cap - (size_t)n, "%s%d", g ? "+" : "", r->held[g]);
+}
+
 static void print_cache(const printer *p) {
     const explain *e = p->e;
     int32_t dcp = e->setup.sizes.dcp;
@@ -170,6 +203,8 @@ static void print_cache(const printer *p) {
             e->setup.p.kv_pages, e->setup.caps.page_tokens, dcp, dcp == 1 ? "" : "s",
             (long long)e->cache_tokens);
     fprintf(p->f, "  longest request: %d tokens, prompt and answer\n", e->longest);
+    if (is_windowed(e))
+        print_groups(p);
 }
 
 /* ---- the step ---- */
@@ -185,7 +220,7 @@ static void print_requests(const printer *p) {
     fputs(spread ? "  exchange   pass-Q*  pass-KV*\n" : "\n", p->f);
     for (int32_t i = 0; i < e->n_request; i++) {
         const explain_request *r = &e->request[i];
-        char where[NAME_BYTES], q[BYTES_TEXT], kv[BYTES_TEXT];
+        char where[NAME_BYTES], held[HELD_BYTES], q[BYTES_TEXT], kv[BYTES_TEXT];
         bar_name(p, i, column);
         if (r->n_new == 0) {
             fprintf(p->f, " waits: %s\n", r->limit);
@@ -197,6 +232,10 @@ static void print_requests(const printer *p) {
             fprintf(p->f, "  %-8s %9s %9s", r->pass_kv ? "pass-KV" : "pass-Q",
                     bytes_text(r->q_bytes, q), bytes_text(r->kv_bytes, kv));
         fputc('\n', p->f);
+        if (is_windowed(e)) {
+            held_text(e, r, held, sizeof held);
+            fprintf(p->f, "      holds %s pages, group by group\n", held);
+        }
         if (r->limit)
             fprintf(p->f, "      %d of its %d tokens: cut by %s\n", r->n_new, r->size, r->limit);
     }
@@ -247,7 +286,8 @@ static void print_bars(const printer *p) {
     }
 }
 
-/* The owners repeat with period V, so a few lines say all. */
+/* The owners repeat with period V, so a few lines say all. Of the group that keeps most; what it has
+ * given back is left out, up to the period that holds its first page. */
 static void print_pages(const printer *p) {
     const explain *e = p->e;
     const topo *t = &e->rank[0].topo;
@@ -259,11 +299,12 @@ static void print_pages(const printer *p) {
              e->setup.caps.page_tokens);
     title(p, text);
     for (int32_t i = 0; i < e->n_run; i++) {
-        int32_t n = e->request[i].n_page, at = 0;
+        int32_t n = e->request[i].n_page, first = e->request[i].first_page[0];
+        int32_t at = first / t->kv_shards * t->kv_shards;
         for (int32_t line = 0; at < n && line < PAGE_LINES; line++) {
             int32_t k = 0;
             for (; k < room && at < n; k++, at++)
-                cell[k] = (uint8_t)topo_page_owner(t, at);
+                cell[k] = at < first ? NO_RANK : (uint8_t)topo_page_owner(t, at);
             if (line == 0)
                 bar_name(p, i, column);
             else

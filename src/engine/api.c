@@ -1,4 +1,5 @@
 /* The public calls that are not the request queue: model, text, engine open and close. */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +87,8 @@ weft_status weft_chat_render(const weft_model *m, const char *const *roles,
 
 /* ---- engine ---- */
 
+static_assert(WEFT_MAX_KV_GROUP == KV_MAX_GROUP, "the public count of groups");
+
 enum { COMM_DEADLINE_MS = 300 * 1000 };
 
 weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err) {
@@ -112,8 +115,9 @@ static weft_status open_shared(weft_engine *e, weft_error *err) {
         return st;
     topo t;
     topo_init(&s->model, s->sizes, 0, &t);
-    st = kv_open(s->sizes.dcp, t.shard_cut, t.kv_shards, s->caps.page_tokens, s->p.kv_pages, &e->kv,
-                 err);
+    kv_group group[KV_MAX_GROUP];
+    kv_sizes sizes = engine_setup_kv(s, &t, group);
+    st = kv_open(&sizes, &e->kv, err);
     if (st != WEFT_OK)
         return st;
     sched_limits limits = {.max_num_seqs = s->p.max_num_seqs,
@@ -260,8 +264,6 @@ void weft_engine_get_stats(const weft_engine *e, weft_engine_stats *out) {
                                .n_output_token = output,
                                .n_preemption = atomic_load(&e->n_preemption),
                                .n_row = atomic_load(&e->n_row),
-                               .n_page = (int64_t)s->p.kv_pages * s->sizes.dcp,
-                               .n_page_used = atomic_load(&e->n_page_used),
                                .weight_bytes = e->weights->memory.bytes,
                                .kv_bytes = kv,
                                .scratch_bytes = rank_bytes - kv,
@@ -270,5 +272,16 @@ void weft_engine_get_stats(const weft_engine *e, weft_engine_stats *out) {
                                .world = s->world,
                                .n_thread = s->p.n_thread,
                                .kv_pages = s->p.kv_pages,
-                               .isa = s->k->isa};
+                               .isa = s->k->isa,
+                               .n_group = s->caps.n_group};
+    for (int32_t g = 0; g < s->caps.n_group; g++) {
+        out->group[g] = (weft_kv_group){
+            .window = s->caps.window[g],
+            .n_layer = model_group_layers(e->model->desc, g),
+            .token_bytes = s->page_bytes[g] / (size_t)s->caps.page_tokens,
+            .n_page = (int64_t)s->kv_pages[g] * s->sizes.dcp,
+            .n_page_used = atomic_load(&e->n_page_used[g])};
+        out->n_page += out->group[g].n_page;
+        out->n_page_used += out->group[g].n_page_used;
+    }
 }

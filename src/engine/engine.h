@@ -118,7 +118,8 @@ struct weft_engine {
     uint64_t planned_bytes; /* of weights and ranks so far, reserved or about to be */
     int32_t n_active;       /* threads told to wait_threads_add */
     front front;
-    _Atomic int64_t n_step, n_row, n_preemption, n_page_used; /* rank 0 writes, stats reads */
+    _Atomic int64_t n_step, n_row, n_preemption; /* rank 0 writes, stats reads */
+    _Atomic int64_t n_page_used[KV_MAX_GROUP];   /* likewise */
 };
 
 /* front.c; calls marked (rank 0) come from its thread */

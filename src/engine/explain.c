@@ -189,7 +189,7 @@ static weft_status step_open(const explain *e, step *s, weft_error *err) {
         longest = e->request[i].size > longest ? e->request[i].size : longest;
     }
     s->table = calloc(n + 1, sizeof *s->table);
-    s->page = calloc(pages + 1, sizeof *s->page);
+    s->page = calloc(pages * (size_t)u->caps.n_group + 1, sizeof *s->page);
     s->token = calloc((size_t)longest + 1, sizeof *s->token);
     s->req = calloc(n + 1, sizeof *s->req);
     if (!s->table || !s->page || !s->token || !s->req)
@@ -198,8 +198,9 @@ static weft_status step_open(const explain *e, step *s, weft_error *err) {
     int32_t *at = s->page;
     for (size_t i = 0; i < n; i++) {
         int32_t cap = e->request[i].size / u->caps.page_tokens + 1;
-        s->table[i] = (kv_table){.page = at, .cap = cap};
-        at += cap;
+        s->table[i].cap = cap;
+        for (int32_t g = 0; g < u->caps.n_group; g++, at += cap)
+            s->table[i].page[g] = at;
     }
     s->global = (batch_global){.kind = PLAN_STEP, .req = s->req};
     return WEFT_OK;
@@ -218,9 +219,19 @@ static const char *why_waits(const explain *e, step *s, int32_t i, int32_t budge
         return text_budget;
     if (!r->decode && i >= e->setup.p.max_num_seqs)
         return text_seqs;
-    if (!r->decode && !kv_extend(s->kv, &s->table[i], r->size))
+    if (!r->decode && !kv_extend(s->kv, &s->table[i], r->size, 0))
         return text_pages;
     return NULL;
+}
+
+static void request_pages(explain *e, step *s, int32_t i) {
+    explain_request *r = &e->request[i];
+    const batch_caps *caps = &e->setup.caps;
+    for (int32_t g = 0; g < caps->n_group; g++) {
+        s->req[e->n_run - 1].page[g] = s->table[i].page[g];
+        r->first_page[g] = kv_first_page(caps->window[g], caps->page_tokens, r->start);
+        r->held[g] = s->table[i].n_page[g] - s->table[i].first[g];
+    }
 }
 
 /* First come first served within the token budget, as the scheduler does it: a prompt that does
@@ -246,8 +257,8 @@ static void step_schedule(explain *e, step *s) {
                                              .n_logits = last,
                                              .sample = last,
                                              .decode = r->decode,
-                                             .token = s->token,
-                                             .page = s->table[i].page};
+                                             .token = s->token};
+        request_pages(e, s, i);
     }
     s->global.n_req = e->n_run;
 }
@@ -259,9 +270,11 @@ static weft_status step_make(explain *e, step *s, weft_error *err) {
     int64_t all = 0;
     for (int32_t i = 0; i < e->n_request; i++) {
         const explain_request *r = &e->request[i];
-        if (r->decode)
-            all += r->size + 1;
-        if (r->decode && !kv_extend(s->kv, &s->table[i], r->size + 1))
+        if (!r->decode)
+            continue;
+        all += r->size + 1;
+        kv_trim(s->kv, &s->table[i], r->size);
+        if (!kv_extend(s->kv, &s->table[i], r->size + 1, r->size))
             return error_set(err, WEFT_ERR_TOO_LONG,
                              "--decode: the cache of %lld tokens does not hold the first %d "
                              "contexts, %lld tokens with the new ones",
@@ -349,7 +362,7 @@ static weft_status rank_make(explain *e, const model_weights *w, const step *st,
                            .topo = &r->topo,
                            .builder = builder,
                            .kv_type = s->kv_type,
-                           .kv_pages = s->p.kv_pages,
+                           .kv_pages = s->kv_pages,
                            .round_pages = s->caps.round_pages};
     status = model_rank_open(w, &ms, &r->memory, &m, err);
     if (status == WEFT_OK) {
@@ -385,8 +398,9 @@ static weft_status cache_open(explain *e, step *s, weft_error *err) {
     const engine_setup *u = &e->setup;
     topo t;
     topo_init(&u->model, u->sizes, 0, &t);
-    weft_status st = kv_open(u->sizes.dcp, t.shard_cut, t.kv_shards, u->caps.page_tokens,
-                             u->p.kv_pages, &s->kv, err);
+    kv_group group[KV_MAX_GROUP];
+    kv_sizes sizes = engine_setup_kv(u, &t, group);
+    weft_status st = kv_open(&sizes, &s->kv, err);
     if (st != WEFT_OK)
         return st;
     int32_t fits = kv_capacity_tokens(s->kv);

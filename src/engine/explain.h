@@ -38,6 +38,9 @@ typedef struct explain_request {
     int32_t start, n_new; /* positions [start, start + n_new) are computed; n_new 0: it waits */
     const char *limit;    /* what cuts it or lets it wait; NULL: nothing does. Static text */
     int32_t n_page;       /* logical pages up to its last new token */
+    /* By group of layers: the first page that the new tokens see, and how many the request holds,
+     * over its DCP group. */
+    int32_t first_page[KV_MAX_GROUP], held[KV_MAX_GROUP];
     bool pass_kv;
     int64_t q_bytes, kv_bytes; /* what the rule compares: per layer, before the factor (D-1)/D */
     uint8_t *owner;            /* [n_new] PCP rank of each new token */
@@ -71,7 +74,7 @@ typedef struct explain {
     int32_t n_request, n_run; /* those that run are requests [0, n_run) */
     explain_request *request; /* [n_request] */
     int32_t n_tok;            /* of the step */
-    int64_t cache_tokens;     /* that one DCP group holds */
+    int64_t cache_tokens; /* that one DCP group holds in the pages of layer group 0, which keeps most */
     int32_t longest;          /* request that empty pools hold, within the model length too */
     explain_rank *rank;       /* [world] */
     explain_work work;

@@ -44,17 +44,22 @@ static kern_span *span_at(batch_local *b, int32_t at, int32_t i) {
 static void skip_context(batch_local *b) {
     for (int32_t i = 0; i < b->n_span; i++)
         span_at(b, b->at_span, i)->first_key = span_at(b, b->at_span, i)->pos;
-    for (int32_t r = 0; r < b->n_round; r++)
-        for (int32_t i = 0; i < b->round[r].n_span; i++)
-            span_at(b, b->round[r].at_span, i)->first_key = span_at(b, b->round[r].at_span, i)->pos;
+    for (int32_t r = 0; r < b->n_round; r++) {
+        const batch_round *round = &b->round[r * b->n_group]; /* the spans of all groups */
+        for (int32_t i = 0; i < round->n_span; i++)
+            span_at(b, round->at_span, i)->first_key = span_at(b, round->at_span, i)->pos;
+    }
 }
 
 /* The last new token goes to the slot of the one before it. */
 static void stale_slot(batch_local *b) {
-    if (b->n_recv >= 2)
-        b->block[b->at_slot + b->n_recv - 1] = b->block[b->at_slot + b->n_recv - 2];
-    else if (b->n_recv == 1)
-        b->block[b->at_slot] ^= 1; /* the neighbour in the same page */
+    for (int32_t g = 0; g < b->n_group; g++) {
+        int32_t *slot = b->block + b->at_slot[g];
+        if (b->n_recv >= 2)
+            slot[b->n_recv - 1] = slot[b->n_recv - 2];
+        else if (b->n_recv == 1)
+            slot[0] ^= 1; /* the neighbour in the same page */
+    }
 }
 
 weft_status engine_fault_apply(engine_fault f, int32_t rank, int32_t world, batch_local *b,

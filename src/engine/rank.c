@@ -11,7 +11,7 @@
 #include "engine/engine.h"
 
 static size_t plan_bytes_cap(const engine_setup *s) {
-    return plan_cap(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens);
+    return plan_cap(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens, s->caps.n_group);
 }
 
 size_t engine_rank_host_bytes(const engine_setup *s, const topo *t) {
@@ -37,8 +37,8 @@ static weft_status open_parts(engine_rank *r, weft_error *err) {
     if (st == WEFT_OK)
         st = batch_builder_open(&r->topo, &s->caps, &r->builder, err);
     if (st == WEFT_OK)
-        st = batch_slots_open(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens, &r->slots,
-                              err);
+        st = batch_slots_open(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens,
+                              s->caps.n_group, s->caps.window, &r->slots, err);
     if (st != WEFT_OK)
         return st;
     kern_limits limits = engine_setup_limits(e->model->desc, s, r->builder);
@@ -54,7 +54,7 @@ static weft_status plan_memory(engine_rank *r, weft_error *err) {
                            .topo = &r->topo,
                            .builder = r->builder,
                            .kv_type = s->kv_type,
-                           .kv_pages = s->p.kv_pages,
+                           .kv_pages = s->kv_pages,
                            .round_pages = s->caps.round_pages,
                            .fault = engine_fault_attn(e->fault, r->rank)};
     weft_status st = model_rank_open(e->weights, &ms, &r->memory, &r->model, err);
@@ -122,6 +122,11 @@ void engine_rank_close(engine_rank *r) {
 
 /* ---- one step ---- */
 
+static void count_pages(weft_engine *e) {
+    for (int32_t g = 0; g < e->setup.caps.n_group; g++)
+        atomic_store(&e->n_page_used[g], kv_used_total(e->kv, g));
+}
+
 /* The step's plan on every rank: rank 0's bytes. */
 static weft_status share_plan(engine_rank *r, weft_error *err) {
     weft_engine *e = r->e;
@@ -131,7 +136,7 @@ static weft_status share_plan(engine_rank *r, weft_error *err) {
         size_t n = 0;
         if (front_collect(&e->front)) {
             sched_plan(e->front.sched, r->plan, plan_bytes_cap(&e->setup), &n);
-            atomic_store(&e->n_page_used, kv_used_total(e->kv)); /* cancelled ones are out */
+            count_pages(e); /* cancelled ones are out */
         } else {
             plan_writer w;
             plan_begin(&w, r->plan, plan_bytes_cap(&e->setup), PLAN_STOP, 0);
@@ -236,7 +241,7 @@ static weft_status run_step(engine_rank *r, weft_error *err) {
     atomic_store(&e->n_step, sched_step(e->front.sched));
     atomic_store(&e->n_preemption, sched_preemptions(e->front.sched));
     front_deliver(&e->front, r->result, n_all);
-    atomic_store(&e->n_page_used, kv_used_total(e->kv));
+    count_pages(e);
     return WEFT_OK;
 }
 

@@ -69,40 +69,84 @@ static weft_status sizes_check(const model_config *cfg, engine_setup *s, weft_er
     return WEFT_OK;
 }
 
-size_t engine_setup_page_bytes(const model_desc *d, const engine_setup *s) {
-    int32_t heads = s->model.n_kv_head >= s->sizes.tp ? s->model.n_kv_head / s->sizes.tp : 1;
-    return model_kv_token_bytes(d, heads, s->kv_type) * (size_t)s->k->profile.page_tokens;
+kv_sizes engine_setup_kv(const engine_setup *s, const topo *t, kv_group *group) {
+    for (int32_t g = 0; g < s->caps.n_group; g++)
+        group[g] = (kv_group){s->caps.window[g], s->kv_pages[g]};
+    return (kv_sizes){.dcp = s->sizes.dcp,
+                      .shard_cut = t->shard_cut,
+                      .kv_shards = t->kv_shards,
+                      .page_tokens = s->caps.page_tokens,
+                      .max_new = s->caps.max_step_tokens,
+                      .n_group = s->caps.n_group,
+                      .group = group};
 }
 
-/* Pages that one request of `pages` logical pages takes on the fullest rank of its DCP group. */
-static int32_t pages_on_fullest(const engine_setup *s, int32_t pages) {
+/* Bytes of a page, and the pages that the longest request holds on the fullest rank of a DCP group. */
+static void groups_measure(const model_desc *d, engine_setup *s) {
+    int32_t heads = s->model.n_kv_head >= s->sizes.tp ? s->model.n_kv_head / s->sizes.tp : 1;
     topo t;
+    kv_group group[KV_MAX_GROUP];
     topo_init(&s->model, s->sizes, 0, &t);
-    int32_t most = 0;
-    for (int32_t r = 0; r < s->sizes.dcp; r++) {
-        int32_t n = topo_pages_owned(&t, r, pages);
-        most = n > most ? n : most;
+    kv_sizes sizes = engine_setup_kv(s, &t, group);
+    for (int32_t g = 0; g < d->n_group; g++) {
+        s->page_bytes[g] = model_kv_token_bytes(d, g, heads, s->kv_type) *
+                           (size_t)s->k->profile.page_tokens;
+        for (int32_t r = 0; r < s->sizes.dcp; r++) {
+            int32_t n = topo_pages_owned(&t, r, s->caps.max_pages);
+            if (d->window[g] > 0) {
+                int32_t most = kv_window_pages(&sizes, d->window[g], r);
+                n = most < n ? most : n;
+            }
+            s->longest[g] = n > s->longest[g] ? n : s->longest[g];
+        }
     }
-    return most;
+}
+
+/* Pages of a group beside n of group 0, which keeps most: for as many of the longest requests, and
+ * for one that takes all n. */
+static int32_t pages_beside(const engine_setup *s, int32_t g, int64_t n) {
+    if (n <= s->longest[0])
+        return n < s->longest[g] ? (int32_t)n : s->longest[g];
+    return (int32_t)((n * s->longest[g] + s->longest[0] - 1) / s->longest[0]);
+}
+
+static uint64_t cache_bytes(const engine_setup *s, int64_t n) {
+    uint64_t bytes = 0;
+    for (int32_t g = 0; g < s->caps.n_group; g++)
+        bytes += (uint64_t)pages_beside(s, g, n) * s->page_bytes[g];
+    return bytes * (uint64_t)s->world;
+}
+
+/* The most pages of group 0, up to `want`, that fit the limit with those of the others; 0: none. */
+static int64_t pages_within(const engine_setup *s, int64_t want, uint64_t limit) {
+    int64_t lo = 0, hi = want;
+    while (lo < hi) {
+        int64_t n = lo + (hi - lo + 1) / 2;
+        if (cache_bytes(s, n) <= limit)
+            lo = n;
+        else
+            hi = n - 1;
+    }
+    return lo;
 }
 
 static weft_status pages_choose(const model_desc *d, engine_setup *s, weft_error *err) {
     weft_engine_params *p = &s->p;
-    size_t page = engine_setup_page_bytes(d, s);
+    groups_measure(d, s);
     uint64_t free_bytes = s->free_bytes = memory_available("");
     uint64_t limit = p->kv_bytes ? p->kv_bytes : free_bytes / 4;
     if (p->kv_pages == 0) {
-        int64_t want = (int64_t)p->max_num_seqs * pages_on_fullest(s, s->caps.max_pages);
-        int64_t fits = limit ? (int64_t)(limit / ((uint64_t)page * (uint64_t)s->world)) : want;
-        if (fits < 1)
+        int64_t want = (int64_t)p->max_num_seqs * s->longest[0];
+        want = want < MAX_KV_PAGES ? want : MAX_KV_PAGES;
+        p->kv_pages = (int32_t)(limit ? pages_within(s, want, limit) : want);
+        if (p->kv_pages < 1)
             return error_set(err, WEFT_ERR_MEMORY,
                              "--kv-cache-memory: %llu bytes hold no page on each of %d ranks; one "
                              "page takes %zu bytes on a rank",
-                             (unsigned long long)limit, s->world, page);
-        want = want < MAX_KV_PAGES ? want : MAX_KV_PAGES;
-        p->kv_pages = (int32_t)(want < fits ? want : fits);
+                             (unsigned long long)limit, s->world,
+                             (size_t)cache_bytes(s, 1) / (size_t)s->world);
     }
-    uint64_t need = (uint64_t)p->kv_pages * page * (uint64_t)s->world;
+    uint64_t need = cache_bytes(s, p->kv_pages);
     if (p->kv_bytes && need > p->kv_bytes)
         return error_set(
             err, WEFT_ERR_SETUP,
@@ -114,6 +158,8 @@ static weft_status pages_choose(const model_desc *d, engine_setup *s, weft_error
             "the KV cache of %llu bytes does not fit the %llu bytes of memory that are free",
             (unsigned long long)need, (unsigned long long)free_bytes);
     p->kv_bytes = need;
+    for (int32_t g = 0; g < d->n_group; g++)
+        s->kv_pages[g] = pages_beside(s, g, p->kv_pages);
     return WEFT_OK;
 }
 
@@ -160,7 +206,9 @@ weft_status engine_setup_make(const model_desc *d, const weft_engine_params *par
                           .exchange = s.p.exchange,
                           .head_dim = d->layer[0].head_dim,
                           .value_dim = d->layer[0].value_dim,
-                          .kv_elem = (int32_t)kern_kv_elem(s.kv_type)};
+                          .kv_elem = (int32_t)kern_kv_elem(s.kv_type),
+                          .n_group = d->n_group};
+    memcpy(s.caps.window, d->window, sizeof s.caps.window);
     st = pages_choose(d, &s, err);
     if (st != WEFT_OK)
         return st;

@@ -5,6 +5,7 @@
 
 #include "batch/batch.h"
 #include "kern/kern.h"
+#include "kv/kv.h"
 #include "model/desc.h"
 
 typedef struct engine_setup {
@@ -16,6 +17,9 @@ typedef struct engine_setup {
     kern_kv_type kv_type;
     uint64_t free_bytes; /* of the machine, before anything is reserved; 0: unknown */
     batch_caps caps;
+    int32_t kv_pages[KV_MAX_GROUP];    /* by group of layers, per rank */
+    int32_t longest[KV_MAX_GROUP];     /* pages that the longest request holds on the fullest rank */
+    size_t page_bytes[KV_MAX_GROUP];   /* of a page of the group's layers on one rank */
     char identity[96];
 } engine_setup;
 
@@ -26,8 +30,9 @@ weft_status engine_setup_make(const model_desc *d, const weft_engine_params *par
 
 /* Threads of one rank: n_thread spread over the ranks, at least one each. */
 int32_t engine_setup_threads(const engine_setup *s, int32_t rank);
-/* Bytes of a page of all layers on one rank. */
-size_t engine_setup_page_bytes(const model_desc *d, const engine_setup *s);
+/* Sizes of the page pools; group is room for KV_MAX_GROUP, which the result points to. t: of any
+ * rank. */
+kv_sizes engine_setup_kv(const engine_setup *s, const topo *t, kv_group *group);
 kern_limits engine_setup_limits(const model_desc *d, const engine_setup *s, const batch_builder *b);
 
 #endif

@@ -1,6 +1,6 @@
-/* Free lists of physical pages, one per DCP rank.
+/* Free lists of physical pages, one per group of layers and DCP rank.
  *
- * Logical page i belongs to shard bitrev(i mod V) and so to the pool r with shard_cut[r] <= shard <
+ * Logical page i belongs to shard bitrev(i mod V) and so to the pools r with shard_cut[r] <= shard <
  * shard_cut[r + 1]. The owner repeats with period V, so one table of V entries answers for every
  * page:
  *
@@ -9,23 +9,55 @@
  *                                  pool   0 1 0 1 0 1 0 ...
  *
  * Pages are taken from and given back to the top of their pool's stack, so the pages that were used
- * last (and are warm in the caches) are used first. */
+ * last (and are warm in the caches) are used first.
+ *
+ * In a group with a window of w tokens a request whose next position is p holds the pages of
+ *
+ *   [p - w + 1, max(p, w - 1) + max_new)     less at the ends of the request
+ *
+ * so their number is the same from the first step on, but for the pages at the edges: a long prompt
+ * that has begun does not run out of pages half way. */
 #include "kv/kv.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MAX_SHARDS = 1 << 16 };
 
-struct kv_pools {
-    int32_t dcp, kv_shards, page_tokens, n_page;
-    int32_t *owner;  /* [kv_shards] pool of logical page i mod kv_shards */
+/* Of a group. */
+typedef struct pools {
+    int32_t window, n_page;
+    bool any_length; /* a request of any length fits */
     int32_t *n_free; /* [dcp] */
     int32_t *free; /* [dcp][n_page] stacks; the top of pool r is free[r * n_page + n_free[r] - 1] */
+} pools;
+
+struct kv_pools {
+    int32_t dcp, kv_shards, page_tokens, max_new, n_group;
+    int32_t *owner; /* [kv_shards] pool of logical page i mod kv_shards */
+    pools group[KV_MAX_GROUP];
 };
 
-static weft_status check_sizes(int32_t dcp, const int32_t *shard_cut, int32_t kv_shards,
-                               int32_t page_tokens, int32_t n_page, weft_error *err) {
+static weft_status check_groups(const kv_sizes *s, weft_error *err) {
+    if (s->n_group < 1 || s->n_group > KV_MAX_GROUP)
+        return error_set(err, WEFT_ERR_SETUP, "KV cache: %d groups of layers; 1 to %d are possible",
+                         s->n_group, KV_MAX_GROUP);
+    for (int32_t g = 0; g < s->n_group; g++) {
+        if (s->group[g].n_page < 1)
+            return error_set(err, WEFT_ERR_SETUP,
+                             "KV cache: %d pages per rank; at least 1 is needed",
+                             s->group[g].n_page);
+        if (s->group[g].window < 0)
+            return error_set(err, WEFT_ERR_SETUP, "KV cache: window of %d tokens; at least 0",
+                             s->group[g].window);
+    }
+    return WEFT_OK;
+}
+
+static weft_status check_sizes(const kv_sizes *s, weft_error *err) {
+    int32_t dcp = s->dcp, kv_shards = s->kv_shards;
+    const int32_t *shard_cut = s->shard_cut;
     if (kv_shards < 1 || kv_shards > MAX_SHARDS || (kv_shards & (kv_shards - 1)) != 0)
         return error_set(err, WEFT_ERR_SETUP,
                          "KV shards: %d is not a power of two between 1 and %d", kv_shards,
@@ -33,12 +65,12 @@ static weft_status check_sizes(int32_t dcp, const int32_t *shard_cut, int32_t kv
     if (dcp < 1 || dcp > kv_shards)
         return error_set(err, WEFT_ERR_SETUP, "dcp: %d is not between 1 and the %d KV shards", dcp,
                          kv_shards);
-    if (page_tokens < 1)
+    if (s->page_tokens < 1)
         return error_set(err, WEFT_ERR_SETUP, "page size: %d tokens; at least 1 is needed",
-                         page_tokens);
-    if (n_page < 1)
-        return error_set(err, WEFT_ERR_SETUP, "KV cache: %d pages per rank; at least 1 is needed",
-                         n_page);
+                         s->page_tokens);
+    if (s->max_new < 1)
+        return error_set(err, WEFT_ERR_SETUP, "KV cache: %d new tokens a step; at least 1 is needed",
+                         s->max_new);
     for (int32_t r = 0; r < dcp; r++)
         if (shard_cut[r] >= shard_cut[r + 1])
             return error_set(err, WEFT_ERR_SETUP,
@@ -48,7 +80,7 @@ static weft_status check_sizes(int32_t dcp, const int32_t *shard_cut, int32_t kv
         return error_set(err, WEFT_ERR_SETUP,
                          "the DCP ranks own the KV shards [%d, %d), not all of [0, %d)",
                          shard_cut[0], shard_cut[dcp], kv_shards);
-    return WEFT_OK;
+    return check_groups(s, err);
 }
 
 static int32_t page_shard(int32_t kv_shards, int32_t page) {
@@ -58,107 +90,203 @@ static int32_t page_shard(int32_t kv_shards, int32_t page) {
     return shard;
 }
 
-weft_status kv_open(int32_t dcp, const int32_t *shard_cut, int32_t kv_shards, int32_t page_tokens,
-                    int32_t n_page, kv_pools **out, weft_error *err) {
-    weft_status st = check_sizes(dcp, shard_cut, kv_shards, page_tokens, n_page, err);
+int32_t kv_first_page(int32_t window, int32_t page_tokens, int32_t position) {
+    return window > 0 && position >= window ? (position - window + 1) / page_tokens : 0;
+}
+
+static bool owns(const kv_sizes *s, int32_t r, int64_t page) {
+    int32_t shard = page_shard(s->kv_shards, (int32_t)(page % s->kv_shards));
+    return shard >= s->shard_cut[r] && shard < s->shard_cut[r + 1];
+}
+
+/* n positions touch at most (n - 2) / P + 2 pages; the most of so many neighbours that the rank
+ * owns, wherever they begin. */
+int32_t kv_window_pages(const kv_sizes *s, int32_t window, int32_t dcp_rank) {
+    int64_t n_token = (int64_t)window - 1 + s->max_new;
+    int64_t n_page = (n_token + s->page_tokens - 2) / s->page_tokens + 1;
+    int64_t whole = n_page / s->kv_shards, rest = n_page % s->kv_shards;
+    int32_t now = 0, most;
+    for (int64_t page = 0; page < rest; page++)
+        now += owns(s, dcp_rank, page);
+    most = now;
+    for (int32_t from = 1; from < s->kv_shards; from++) {
+        now += owns(s, dcp_rank, from + rest - 1) - owns(s, dcp_rank, from - 1);
+        most = now > most ? now : most;
+    }
+    return (int32_t)(whole * (s->shard_cut[dcp_rank + 1] - s->shard_cut[dcp_rank])) + most;
+}
+
+static bool group_open(pools *g, const kv_sizes *s, kv_group from) {
+    *g = (pools){.window = from.window, .n_page = from.n_page, .any_length = from.window > 0};
+    g->n_free = calloc((size_t)s->dcp, sizeof *g->n_free);
+    g->free = calloc((size_t)s->dcp * (size_t)g->n_page, sizeof *g->free);
+    if (!g->n_free || !g->free)
+        return false;
+    for (int32_t r = 0; r < s->dcp; r++) {
+        g->any_length &= g->window > 0 && kv_window_pages(s, g->window, r) <= g->n_page;
+        g->n_free[r] = g->n_page;
+        for (int32_t i = 0; i < g->n_page; i++) /* page 0 on top */
+            g->free[(int64_t)r * g->n_page + i] = g->n_page - 1 - i;
+    }
+    return true;
+}
+
+weft_status kv_open(const kv_sizes *s, kv_pools **out, weft_error *err) {
+    weft_status st = check_sizes(s, err);
     if (st != WEFT_OK)
         return st;
     kv_pools *p = calloc(1, sizeof *p);
     if (!p)
         goto undo_nothing;
-    *p = (kv_pools){
-        .dcp = dcp, .kv_shards = kv_shards, .page_tokens = page_tokens, .n_page = n_page};
-    p->owner = calloc((size_t)kv_shards, sizeof *p->owner);
-    p->n_free = calloc((size_t)dcp, sizeof *p->n_free);
-    p->free = calloc((size_t)dcp * (size_t)n_page, sizeof *p->free);
-    if (!p->owner || !p->n_free || !p->free)
+    *p = (kv_pools){.dcp = s->dcp,
+                    .kv_shards = s->kv_shards,
+                    .page_tokens = s->page_tokens,
+                    .max_new = s->max_new,
+                    .n_group = s->n_group};
+    p->owner = calloc((size_t)s->kv_shards, sizeof *p->owner);
+    if (!p->owner)
         goto undo_pools;
-    for (int32_t i = 0; i < kv_shards; i++)
-        while (page_shard(kv_shards, i) >= shard_cut[p->owner[i] + 1])
+    for (int32_t i = 0; i < s->kv_shards; i++)
+        while (page_shard(s->kv_shards, i) >= s->shard_cut[p->owner[i] + 1])
             p->owner[i]++;
-    for (int32_t r = 0; r < dcp; r++) {
-        p->n_free[r] = n_page;
-        for (int32_t i = 0; i < n_page; i++) /* page 0 on top */
-            p->free[(int64_t)r * n_page + i] = n_page - 1 - i;
-    }
+    for (int32_t g = 0; g < s->n_group; g++)
+        if (!group_open(&p->group[g], s, s->group[g]))
+            goto undo_pools;
     *out = p;
     return WEFT_OK;
 undo_pools:
     kv_close(p);
 undo_nothing:
-    return error_set(err, WEFT_ERR_MEMORY, "no memory for the lists of %d x %d KV pages", dcp,
-                     n_page);
+    return error_set(err, WEFT_ERR_MEMORY, "no memory for the lists of %d x %d KV pages", s->dcp,
+                     s->group[0].n_page);
 }
 
 void kv_close(kv_pools *p) {
     if (!p)
         return;
+    for (int32_t g = 0; g < p->n_group; g++) {
+        free(p->group[g].n_free);
+        free(p->group[g].free);
+    }
     free(p->owner);
-    free(p->n_free);
-    free(p->free);
     free(p);
 }
 
-static void shrink(kv_pools *p, kv_table *t, int32_t n_page) {
-    while (t->n_page > n_page) {
-        t->n_page--;
-        int32_t r = p->owner[t->n_page % p->kv_shards];
-        assert(p->n_free[r] < p->n_page);
-        p->free[(int64_t)r * p->n_page + p->n_free[r]++] = t->page[t->n_page];
+static void give_back(kv_pools *p, int32_t group, int32_t logical, int32_t page) {
+    pools *g = &p->group[group];
+    int32_t r = p->owner[logical % p->kv_shards];
+    assert(g->n_free[r] < g->n_page && page >= 0 && page < g->n_page);
+    g->free[(int64_t)r * g->n_page + g->n_free[r]++] = page;
+}
+
+static void shrink(kv_pools *p, kv_table *t, int32_t group, int32_t n_page) {
+    while (t->n_page[group] > n_page) {
+        int32_t i = --t->n_page[group];
+        if (i >= t->first[group])
+            give_back(p, group, i, t->page[group][i]);
     }
 }
 
-bool kv_extend(kv_pools *p, kv_table *t, int32_t n_token) {
-    int32_t want = (int32_t)(((int64_t)n_token + p->page_tokens - 1) / p->page_tokens);
-    int32_t before = t->n_page;
-    assert(want <= t->cap);
-    while (t->n_page < want) {
-        int32_t r = p->owner[t->n_page % p->kv_shards];
-        if (p->n_free[r] == 0) {
-            shrink(p, t, before); /* in reverse order: the stacks are as they were */
-            return false;
+void kv_trim(kv_pools *p, kv_table *t, int32_t position) {
+    for (int32_t g = 0; g < p->n_group; g++) {
+        int32_t first = kv_first_page(p->group[g].window, p->page_tokens, position);
+        assert(first <= t->cap);
+        for (; t->first[g] < first; t->first[g]++) {
+            if (t->first[g] < t->n_page[g])
+                give_back(p, g, t->first[g], t->page[g][t->first[g]]);
+            t->page[g][t->first[g]] = -1;
         }
-        t->page[t->n_page++] = p->free[(int64_t)r * p->n_page + --p->n_free[r]];
+        if (t->n_page[g] < first)
+            t->n_page[g] = first;
+    }
+}
+
+/* Logical pages that a group's table covers before the step from `position` on. */
+static int32_t pages_wanted(const kv_pools *p, int32_t group, int32_t n_token, int32_t position) {
+    int32_t window = p->group[group].window;
+    int64_t end = n_token;
+    if (window > 0) {
+        int64_t reach = (position > window - 1 ? position : window - 1) + (int64_t)p->max_new;
+        end = reach < end ? reach : end;
+    }
+    return (int32_t)((end + p->page_tokens - 1) / p->page_tokens);
+}
+
+static bool extend_group(kv_pools *p, kv_table *t, int32_t group, int32_t want) {
+    pools *g = &p->group[group];
+    assert(want <= t->cap);
+    while (t->n_page[group] < want) {
+        int32_t r = p->owner[t->n_page[group] % p->kv_shards];
+        if (g->n_free[r] == 0)
+            return false;
+        t->page[group][t->n_page[group]++] = g->free[(int64_t)r * g->n_page + --g->n_free[r]];
+    }
+    return true;
+}
+
+bool kv_extend(kv_pools *p, kv_table *t, int32_t n_token, int32_t position) {
+    int32_t before[KV_MAX_GROUP];
+    memcpy(before, t->n_page, sizeof before);
+    for (int32_t g = 0; g < p->n_group; g++) {
+        if (extend_group(p, t, g, pages_wanted(p, g, n_token, position)))
+            continue;
+        for (; g >= 0; g--) /* each in reverse order: the stacks are as they were */
+            shrink(p, t, g, before[g]);
+        return false;
     }
     return true;
 }
 
 void kv_release(kv_pools *p, kv_table *t) {
-    shrink(p, t, 0);
+    for (int32_t g = 0; g < p->n_group; g++) {
+        shrink(p, t, g, 0);
+        t->first[g] = 0;
+    }
 }
 
-/* Of the logical pages that pool r owns, number n_page (from 0) is the first that does not fit; the
- * smallest of these over the pools is the number of whole pages that fit. Example: V 16, dcp 3, cut
- * {0, 5, 10, 16}, one page each: pages 0 (shard 0), 1 (shard 8) and 3 (shard 12) fit, but page 2
- * (shard 4) is pool 0's second: 2 pages. */
-int32_t kv_capacity_tokens(const kv_pools *p) {
+/* Whole pages of a request, from page 0 on, that empty pools of a group hold. Of the logical pages
+ * that pool r owns, number n_page (from 0) is the first that does not fit; the smallest of these
+ * over the pools is the number of whole pages that fit. Example: V 16, dcp 3, cut {0, 5, 10, 16},
+ * one page each: pages 0 (shard 0), 1 (shard 8) and 3 (shard 12) fit, but page 2 (shard 4) is pool
+ * 0's second: 2 pages. */
+static int64_t whole_pages(const kv_pools *p, int32_t n_page) {
     int64_t fit = INT64_MAX;
     for (int32_t r = 0; r < p->dcp; r++) {
         int64_t owned = 0;
         for (int32_t i = 0; i < p->kv_shards; i++)
             owned += p->owner[i] == r;
-        int64_t rest = p->n_page % owned;
+        int64_t rest = n_page % owned;
         int32_t i = 0;
         for (;; i++)
             if (p->owner[i] == r && rest-- == 0)
                 break;
-        int64_t first_over = p->n_page / owned * p->kv_shards + i;
+        int64_t first_over = n_page / owned * p->kv_shards + i;
         if (first_over < fit)
             fit = first_over;
     }
-    /* fit <= n_page * kv_shards < 2^47 */
-    if (fit > INT32_MAX / p->page_tokens)
-        return INT32_MAX / p->page_tokens * p->page_tokens;
+    return fit;
+}
+
+int32_t kv_capacity_tokens(const kv_pools *p) {
+    int64_t fit = INT32_MAX / p->page_tokens;
+    for (int32_t g = 0; g < p->n_group; g++) {
+        int64_t n = p->group[g].any_length ? fit : whole_pages(p, p->group[g].n_page);
+        fit = n < fit ? n : fit;
+    }
     return (int32_t)fit * p->page_tokens;
 }
 
-int32_t kv_free(const kv_pools *p, int32_t dcp_rank) {
-    return p->n_free[dcp_rank];
+int32_t kv_group_count(const kv_pools *p) {
+    return p->n_group;
 }
 
-int64_t kv_used_total(const kv_pools *p) {
+int32_t kv_free(const kv_pools *p, int32_t group, int32_t dcp_rank) {
+    return p->group[group].n_free[dcp_rank];
+}
+
+int64_t kv_used_total(const kv_pools *p, int32_t group) {
     int64_t used = 0;
     for (int32_t r = 0; r < p->dcp; r++)
-        used += p->n_page - p->n_free[r];
+        used += p->group[group].n_page - p->group[group].n_free[r];
     return used;
 }

@@ -349,6 +349,55 @@ static void read_all(model_reader *r) {
         for_show(r->d);
 }
 
+/* ---- groups ---- */
+
+/* Tokens that the cache of layer i keeps: the largest window of the layers that read it; 0: all. */
+static int32_t window_kept(const model_desc *d, int32_t i) {
+    int32_t most = 0;
+    for (int32_t k = 0; k < d->config.n_layer; k++) {
+        const model_layer *l = &d->layer[k];
+        if (l->kv_from == i && l->window == 0)
+            return 0;
+        if (l->kv_from == i && l->window > most)
+            most = l->window;
+    }
+    return most;
+}
+
+static bool keeps_less(int32_t a, int32_t b) {
+    return b == 0 ? a != 0 : a != 0 && a < b;
+}
+
+/* Keeps the list in order. When it is full a window is served by the next larger one in it. */
+static void group_add(model_desc *d, int32_t window) {
+    int32_t at = 0;
+    while (at < d->n_group && keeps_less(window, d->window[at]))
+        at++;
+    if (at < d->n_group && d->window[at] == window)
+        return;
+    if (d->n_group == KV_MAX_GROUP) {
+        if (at == 0)
+            d->window[0] = window;
+        return;
+    }
+    memmove(d->window + at + 1, d->window + at,
+            (size_t)(d->n_group - at) * sizeof d->window[0]);
+    d->window[at] = window;
+    d->n_group++;
+}
+
+static void groups_make(model_desc *d) {
+    for (int32_t i = 0; i < d->config.n_layer; i++)
+        if (d->layer[i].kv_from == i)
+            group_add(d, window_kept(d, i));
+    for (int32_t i = 0; i < d->config.n_layer; i++) {
+        int32_t window = window_kept(d, d->layer[i].kv_from), g = d->n_group - 1;
+        while (keeps_less(d->window[g], window))
+            g--;
+        d->layer[i].group = g;
+    }
+}
+
 weft_status model_desc_open(const load_model *file, model_desc **out, weft_error *err) {
     model_desc *d = calloc(1, sizeof *d);
     load_arena *memory = calloc(1, sizeof *memory);
@@ -371,6 +420,7 @@ weft_status model_desc_open(const load_model *file, model_desc **out, weft_error
         model_desc_close(d);
         return error_set_at(err, r.status, what.offset, "%s: %s", load_shown_name(file), what.text);
     }
+    groups_make(d);
     *out = d;
     return WEFT_OK;
 }

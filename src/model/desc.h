@@ -8,6 +8,7 @@
 #define WEFT_MODEL_DESC_H
 
 #include "kern/kern.h"
+#include "kv/kv.h"
 #include "load/load.h"
 
 /* A matrix y[n_out] = W[n_out, n_in] x[n_in] inside a tensor. The program's row i is found by
@@ -100,6 +101,7 @@ typedef struct model_layer {
     int32_t rope, rope_dim;      /* table, width */
     int32_t window;              /* 0: sees all */
     int32_t kv_from;             /* layer whose cache is read; its own number: itself */
+    int32_t group;               /* of layers whose caches keep the same; that of kv_from */
     int32_t ffn;                 /* of the dense MLP; 0: experts */
     float scale;                 /* of scores */
     float x_scale;               /* of the residual at the layer's end */
@@ -153,6 +155,9 @@ typedef struct model_desc {
     load_model *owned; /* the same where model_desc_load opened it, else NULL */
     model_config config;
     model_layer *layer;                            /* [n_layer] */
+    /* Groups of layers: those that see all, then by window, the largest first. */
+    int32_t n_group;
+    int32_t window[KV_MAX_GROUP]; /* tokens that caches of a group keep; 0: all */
     model_matrix embed, head, output_norm;         /* head == embed's tensor when tied */
     model_matrix ple_embed, ple_project, ple_norm; /* per-layer inputs */
     struct load_arena *memory;                     /* owns what hangs on this */

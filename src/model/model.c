@@ -325,11 +325,18 @@ void model_topo(const model_desc *d, const kern_profile *p, topo_model *out) {
     }
 }
 
-size_t model_kv_token_bytes(const model_desc *d, int32_t heads, kern_kv_type type) {
+int32_t model_group_layers(const model_desc *d, int32_t group) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < d->config.n_layer; i++)
+        n += d->layer[i].group == group && d->layer[i].kv_from == i;
+    return n;
+}
+
+size_t model_kv_token_bytes(const model_desc *d, int32_t group, int32_t heads, kern_kv_type type) {
     size_t n = 0;
     for (int32_t i = 0; i < d->config.n_layer; i++) {
         const model_layer *l = &d->layer[i];
-        if (l->kv_from == i)
+        if (l->group == group && l->kv_from == i)
             n += (size_t)heads * (size_t)(l->head_dim + l->value_dim);
     }
     return n * kern_kv_elem(type);

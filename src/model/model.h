@@ -69,9 +69,9 @@ typedef struct model_rank {
     kern_dev *dev;
     comm *comm;
     const topo *topo;
-    int32_t kv_pages, tok_cap;
+    int32_t tok_cap;
     attn_rank attn;
-    kern_mem kv;     /* [kv_pages][layers that have a cache] */
+    kern_mem kv[KV_MAX_GROUP]; /* by group: [pages][layers of it that have a cache] */
     size_t *page_at; /* [n_layer] bytes from a page's start to the cache that the layer reads */
     kern_mem
         logits; /* f32, gathered over TP: member after member, [MODEL_LOGIT_CHUNK][its slice] */
@@ -104,8 +104,10 @@ typedef struct model_step {
 
 /* Facts for topo_check, from the description and the table's profile alone. */
 void model_topo(const model_desc *d, const kern_profile *p, topo_model *out);
-/* Bytes of one token's K and V of all layers, `heads` KV heads on the rank. */
-size_t model_kv_token_bytes(const model_desc *d, int32_t heads, kern_kv_type type);
+/* Layers of a group that have a cache, and bytes of one token's K and V in them, `heads` KV heads on
+ * the rank. */
+int32_t model_group_layers(const model_desc *d, int32_t group);
+size_t model_kv_token_bytes(const model_desc *d, int32_t group, int32_t heads, kern_kv_type type);
 /* Widest row that a kernel meets on one rank of tp, and the largest head. */
 kern_limits model_limits(const model_desc *d, int32_t tp, int32_t max_rows);
 
@@ -125,7 +127,8 @@ typedef struct model_rank_setup {
     const topo *topo;
     const batch_builder *builder;
     kern_kv_type kv_type;
-    int32_t kv_pages, round_pages;
+    const int32_t *kv_pages; /* by group */
+    int32_t round_pages;
     attn_fault fault;
 } model_rank_setup;
 /* Adds the rank's cache and buffers to `plan`; the caller commits it before the first forward. */

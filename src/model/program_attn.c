@@ -9,13 +9,14 @@ static attn_shape shape_of(const model_rank *r, int32_t i) {
     return (attn_shape){.head_dim = l->head_dim,
                         .value_dim = l->value_dim,
                         .window = l->window,
+                        .group = l->group,
                         .scale = l->scale,
                         .sinks = sinks,
                         .reads_only = l->kv_from != i};
 }
 
 static kern_mem pages_of(const model_rank *r, int32_t i) {
-    return kern_at(r->kv, r->page_at[i]);
+    return kern_at(r->kv[r->w->desc->layer[i].group], r->page_at[i]);
 }
 
 static weft_status attention_out(model_rank *r, const model_step *s, int32_t i, kern_act heads) {

@@ -168,10 +168,10 @@ static void ple_add(model_rank *r, kern_memory *plan) {
     act_add(plan, "residual rows", &r->residual, c->hidden, rows, residual);
 }
 
-/* The cache is [page][layer], so that a short context touches little memory. */
-static size_t cache_places(model_rank *r) {
+/* The cache of a group is [page][layer], so that a short context touches little memory. */
+static void cache_places(model_rank *r) {
     const model_desc *d = r->w->desc;
-    size_t at = 0;
+    size_t *at = r->attn.page_stride;
     for (int32_t i = 0; i < d->config.n_layer; i++) {
         const model_layer *l = &d->layer[i];
         if (l->kv_from != i) {
@@ -179,10 +179,18 @@ static size_t cache_places(model_rank *r) {
             continue;
         }
         attn_shape s = {.head_dim = l->head_dim, .value_dim = l->value_dim};
-        r->page_at[i] = at;
-        at += attn_page_bytes(&r->attn, &s);
+        r->page_at[i] = at[l->group];
+        at[l->group] += attn_page_bytes(&r->attn, &s);
     }
-    return at;
+}
+
+static void cache_add(model_rank *r, kern_memory *plan, const int32_t *pages) {
+    const model_desc *d = r->w->desc;
+    cache_places(r);
+    for (int32_t g = 0; g < d->n_group; g++) {
+        const char *name = d->window[g] == 0 ? "KV cache" : "KV cache of a window";
+        kern_memory_add(plan, name, (size_t)pages[g] * r->attn.page_stride[g], &r->kv[g]);
+    }
 }
 
 static attn_shape largest_shape(const model_desc *d) {
@@ -208,14 +216,12 @@ weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, k
                       .dev = s->dev,
                       .comm = s->comm,
                       .topo = s->topo,
-                      .kv_pages = s->kv_pages,
                       .tok_cap = batch_tok_cap(s->builder),
                       .page_at = page_at};
     attn_shape largest = largest_shape(w->desc);
     attn_rank_init(&r->attn, w->k, s->dev, s->comm, s->topo, s->kv_type, &largest, s->builder,
                    s->round_pages, s->fault, plan);
-    r->attn.page_stride = cache_places(r);
-    kern_memory_add(plan, "KV cache", (size_t)s->kv_pages * r->attn.page_stride, &r->kv);
+    cache_add(r, plan, s->kv_pages);
     for (int32_t i = 0; i < w->n_leaves; i++)
         reduce_init(&r->reduce[i], s->topo, w->leaves[i]);
     widths wide = widths_of(r);

@@ -14,8 +14,9 @@
  *   whole queue ends, whatever the sizes.
  *
  * A request is admitted when the pages for all of its known tokens are there, not only those of its
- * first chunk: a prefill that runs out of pages half way would be computed again and again. The
- * ranks hear of a page only in the step that first needs it. */
+ * first chunk: a prefill that runs out of pages half way would be computed again and again. (Of a
+ * group of layers with a window, those that it holds at a time.) The ranks hear of a page only in
+ * the step that first needs it, and that it is gone in the first that does not see it. */
 #include "sched/sched.h"
 
 #include <assert.h>
@@ -150,8 +151,11 @@ weft_status sched_request_new(const sched *s, const int32_t *prompt, int32_t n_p
     r->max_total = least(r->max_total, kv_capacity_tokens(s->kv));
     r->table.cap = (r->max_total - 1) / s->limits.page_tokens + 1;
     r->token = calloc((size_t)r->max_total, sizeof *r->token);
-    r->table.page = calloc((size_t)r->table.cap, sizeof *r->table.page);
-    if (!r->token || !r->table.page)
+    int32_t n_group = kv_group_count(s->kv);
+    int32_t *page = calloc((size_t)n_group * (size_t)r->table.cap, sizeof *page);
+    for (int32_t g = 0; page && g < n_group; g++) /* group 0's begin the one allocation */
+        r->table.page[g] = page + (size_t)g * (size_t)r->table.cap;
+    if (!r->token || !page)
         goto undo_request;
     memcpy(r->token, prompt, (size_t)n_prompt * sizeof *prompt);
     *out = r;
@@ -166,7 +170,7 @@ void sched_request_free(sched_request *r) {
     if (!r)
         return;
     free(r->token);
-    free(r->table.page);
+    free(r->table.page[0]);
     free(r);
 }
 
@@ -240,7 +244,7 @@ static int32_t add_run(sched *s, sched_request *r, int32_t budget) {
 
 /* Pages for all known tokens, taken from the youngest if need be. False: r itself gave way. */
 static bool make_room(sched *s, sched_request *r) {
-    while (!kv_extend(s->kv, &r->table, r->n_token)) {
+    while (!kv_extend(s->kv, &r->table, r->n_token, r->n_computed)) {
         sched_request *victim = s->running.tail;
         leave(s, victim);
         queue_insert(&s->waiting, victim, s->waiting.head);
@@ -251,7 +255,10 @@ static bool make_room(sched *s, sched_request *r) {
     return true;
 }
 
+/* What nobody sees any more first: a request that does not run in this step gives too. */
 static int32_t plan_running(sched *s, int32_t budget) {
+    for (sched_request *r = s->running.head; r; r = r->next)
+        kv_trim(s->kv, &r->table, r->n_computed);
     for (sched_request *r = s->running.head, *next; r && budget > 0; r = next) {
         if (!make_room(s, r))
             break; /* r was the tail: nobody is left */
@@ -268,7 +275,7 @@ static void plan_waiting(sched *s, int32_t budget) {
         next = r->next;
         if (r->arrival_step > s->step)
             continue;
-        if (s->n_free_slot == 0 || !kv_extend(s->kv, &r->table, r->n_token))
+        if (s->n_free_slot == 0 || !kv_extend(s->kv, &r->table, r->n_token, 0))
             return;
         queue_remove(&s->waiting, r);
         queue_insert(&s->running, r, NULL);
@@ -300,9 +307,11 @@ static void write_admit(plan_writer *w, sched_request *r) {
     r->n_told = r->n_token;
 }
 
-static void write_run(plan_writer *w, const sched_run *run, int32_t page_tokens) {
+static void write_run(const sched *s, plan_writer *w, const sched_run *run) {
     sched_request *r = run->r;
-    int32_t n_page = (run->start + run->n_new - 1) / page_tokens + 1;
+    int32_t n_page = (run->start + run->n_new - 1) / s->limits.page_tokens + 1;
+    int32_t n_group = kv_group_count(s->kv);
+    const int32_t *page[KV_MAX_GROUP] = {NULL};
     assert(r->n_token - r->n_told <= 1);
     plan_run p = {.slot = r->slot,
                   .start = run->start,
@@ -311,7 +320,12 @@ static void write_run(plan_writer *w, const sched_run *run, int32_t page_tokens)
                   /* the last token of a prompt is a prefill even when it comes alone */
                   .decode = run->start == r->n_token - 1 && r->n_token > r->n_prompt,
                   .n_page = n_page - r->n_page_told};
-    plan_put_run(w, &p, r->table.page + r->n_page_told);
+    for (int32_t g = 0; g < n_group; g++) {
+        assert(n_page <= r->table.n_page[g] && r->table.first[g] <= r->n_page_told);
+        p.first[g] = r->table.first[g];
+        page[g] = r->table.page[g] + r->n_page_told;
+    }
+    plan_put_run(w, &p, n_group, page);
     r->n_told = r->n_token;
     r->n_page_told = n_page;
 }
@@ -334,7 +348,7 @@ void sched_plan(sched *s, uint8_t *buf, size_t cap, size_t *bytes) {
             if (s->run[i].r->n_told == 0)
                 write_admit(&w, s->run[i].r);
         for (int32_t i = 0; i < s->n_run; i++)
-            write_run(&w, &s->run[i], s->limits.page_tokens);
+            write_run(s, &w, &s->run[i]);
         s->step++;
     }
     *bytes = w.n;

@@ -30,8 +30,9 @@ void added_set_init(added_set *s, added_entry *entry, int32_t n) {
         if (entry[i].text.bytes == 0) {
             continue;
         }
-        kept -= kept > 0 && same_text(entry[kept - 1].text, entry[i].text);
-        entry[kept++] = entry[i];
+        if (kept == 0 || !same_text(entry[kept - 1].text, entry[i].text)) {
+            entry[kept++] = entry[i];
+        }
     }
     s->n = kept;
     for (int32_t b = 0, at = 0; b <= 256; b++) {
@@ -98,8 +99,9 @@ static bool stands_alone(load_string text, size_t start, size_t end) {
            !is_word_at(text.data + end, utf8_first_bytes(text.data + end, text.bytes - end));
 }
 
-/* How far White_Space reaches from `at`: to the left but not below `least`, or to the right. */
+/* How far White_Space reaches from `at`: to the left, at least to `least`, or to the right. */
 static size_t spaces_left(load_string text, size_t at, size_t least) {
+    at = at > least ? at : least;
     while (at > least) {
         size_t k = utf8_last_bytes(text.data, at);
         if (!utf8_is_space(utf8_point((const uint8_t *)text.data + at - k, (int)k))) {
@@ -131,14 +133,17 @@ static const added_entry *find(added_scan *s, size_t *start, size_t *end) {
             i++;
             continue;
         }
-        s->from =
-            i + entry->text.bytes; /* also when it does not count; blanks are looked at again */
-        if (entry->single_word && !stands_alone(s->text, i, s->from)) {
-            i = s->from;
+        size_t begin = i;
+        i += entry->text.bytes;
+        s->from = i; /* also behind a token that does not count, and before blanks that it takes */
+        if (entry->single_word && !stands_alone(s->text, begin, i)) {
             continue;
         }
-        *start = entry->lstrip ? spaces_left(s->text, i, s->given < i ? s->given : i) : i;
-        *end = entry->rstrip ? spaces_right(s->text, s->from) : s->from;
+        *start = entry->lstrip ? spaces_left(s->text, begin, s->given) : begin;
+        *end = entry->rstrip ? spaces_right(s->text, i) : i;
+        if (*start >= *end) { /* the token before has taken all of it */
+            continue;
+        }
         return entry;
     }
     return NULL;

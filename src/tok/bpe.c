@@ -16,7 +16,7 @@ enum { N_DIRECT = 0x180 }; /* ASCII and the byte alphabet */
 
 struct bpe {
     bpe_config config;
-    int32_t direct[N_DIRECT]; /* usable token of one character, -1: none */
+    int32_t direct[N_DIRECT]; /* token of one character, -1: none */
     int32_t byte_id[256];     /* <0xNN>, -1: none */
     int32_t *slot;            /* [slot_mask + 1] id or -1, by hash of the text */
     size_t slot_mask;
@@ -61,12 +61,13 @@ int32_t bpe_find(const bpe *b, load_string text) {
     return *find_slot(b, text.data, text.bytes);
 }
 
-static int32_t find_usable(const bpe *b, const char *bytes, size_t n) {
-    if (n > b->longest) {
-        return -1;
-    }
-    int32_t id = *find_slot(b, bytes, n);
-    return id >= 0 && b->config.usable[id] ? id : -1;
+static bool is_in_reach(const bpe *b, const bpe_scratch *s, int32_t id) {
+    return id >= 0 && b->config.reach[id] >= s->least_reach;
+}
+
+static int32_t find_in_reach(const bpe *b, const bpe_scratch *s, const char *bytes, size_t n) {
+    int32_t id = n <= b->longest ? *find_slot(b, bytes, n) : -1;
+    return is_in_reach(b, s, id) ? id : -1;
 }
 
 static size_t power_of_two(size_t least) {
@@ -77,15 +78,15 @@ static size_t power_of_two(size_t least) {
     return n;
 }
 
-/* Usable tokens first: one that is not must not hide one that is. */
+/* Of equal texts the one that more texts may become counts. */
 static void fill_slots(bpe *b) {
     const bpe_config *c = &b->config;
     for (size_t i = 0; i <= b->slot_mask; i++) {
         b->slot[i] = -1;
     }
-    for (int pass = 0; pass < 2; pass++) {
+    for (int reach = BPE_REACH_ALWAYS; reach >= BPE_REACH_NEVER; reach--) {
         for (int32_t id = 0; id < c->n_token; id++) {
-            if (c->text[id].data == NULL || c->usable[id] != (pass == 0)) {
+            if (c->text[id].data == NULL || c->reach[id] != reach) {
                 continue;
             }
             int32_t *slot = find_slot(b, c->text[id].data, c->text[id].bytes);
@@ -98,7 +99,7 @@ static void fill_slots(bpe *b) {
     for (uint32_t point = 0; point < N_DIRECT; point++) {
         char text[4];
         size_t n = utf8_put(point, text);
-        b->direct[point] = find_usable(b, text, n);
+        b->direct[point] = bpe_find(b, (load_string){text, n});
     }
     for (int byte = 0; byte < 256; byte++) {
         char text[8];
@@ -118,8 +119,7 @@ static merge_slot *find_merge(const bpe *b, int32_t left, int32_t right) {
     return &b->merge[i];
 }
 
-/* `joined` takes both texts side by side: the merged token. Merges that touch a token which text
- * must not become are left out. */
+/* `joined` takes both texts side by side: the merged token. */
 static weft_status add_merge(bpe *b, int32_t rank, char *joined, weft_error *err) {
     bpe_merge m = b->config.merge[rank];
     char left_shown[64], right_shown[64];
@@ -135,10 +135,6 @@ static weft_status add_merge(bpe *b, int32_t rank, char *joined, weft_error *err
                          : right < 0 ? "the right part"
                                      : "the merged token",
                          b->config.token_name);
-    }
-    const bool *usable = b->config.usable;
-    if (!usable[left] || !usable[right] || !usable[into]) {
-        return WEFT_OK;
     }
     merge_slot *slot = find_merge(b, left, right);
     if (slot->left < 0 || b->config.last_counts) {
@@ -318,7 +314,8 @@ static void queue_merge(const bpe *b, const char *piece, bpe_scratch *s, int32_t
     }
     const bpe_symbol *next = &s->symbol[symbol->next];
     if (b->merge == NULL) {
-        int32_t id = find_usable(b, piece + symbol->start, (size_t)(symbol->bytes + next->bytes));
+        int32_t id =
+            find_in_reach(b, s, piece + symbol->start, (size_t)(symbol->bytes + next->bytes));
         if (id < 0) {
             return;
         }
@@ -326,7 +323,7 @@ static void queue_merge(const bpe *b, const char *piece, bpe_scratch *s, int32_t
         symbol->into = id;
     } else {
         const merge_slot *slot = find_merge(b, symbol->id, next->id);
-        if (slot->left < 0) {
+        if (slot->left < 0 || !is_in_reach(b, s, slot->into)) {
             return;
         }
         symbol->rank = slot->rank;
@@ -414,8 +411,8 @@ static int32_t make_symbols(const bpe *b, const char *piece, size_t bytes, bpe_s
     for (size_t at = 0; at < bytes; at += k) {
         k = utf8_first_bytes(piece + at, bytes - at);
         uint32_t point = utf8_point((const uint8_t *)piece + at, (int)k);
-        int32_t id = point < N_DIRECT ? b->direct[point] : find_usable(b, piece + at, k);
-        if (id < 0) {
+        int32_t id = point < N_DIRECT ? b->direct[point] : find_in_reach(b, s, piece + at, k);
+        if (!is_in_reach(b, s, id)) {
             add_unknown(&m, piece, at, k);
             continue;
         }
@@ -474,7 +471,7 @@ static bool is_taken_whole(const bpe *b, const char *piece, size_t bytes) {
 
 weft_status bpe_encode(const bpe *b, const char *piece, size_t bytes, bpe_scratch *scratch,
                        id_list *out, weft_error *err) {
-    int32_t whole = is_taken_whole(b, piece, bytes) ? find_usable(b, piece, bytes) : -1;
+    int32_t whole = is_taken_whole(b, piece, bytes) ? find_in_reach(b, scratch, piece, bytes) : -1;
     if (whole >= 0) {
         return id_list_push(out, whole) ? WEFT_OK
                                         : error_set(err, WEFT_ERR_MEMORY, "no memory for the ids");

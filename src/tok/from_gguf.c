@@ -207,16 +207,17 @@ static weft_status take_merges(tok *t, const load_vocab *vocab, bpe_config *conf
 }
 
 static weft_status open_bpe(tok *t, const load_vocab *vocab, bpe_config *config, weft_error *err) {
-    bool *usable = load_arena_take(&t->arena, (size_t)t->n_token + 1, sizeof *usable);
-    if (usable == NULL) {
+    uint8_t *reach = load_arena_take(&t->arena, (size_t)t->n_token + 1, sizeof *reach);
+    if (reach == NULL) {
         return no_memory(err);
     }
     for (int32_t id = 0; id < t->n_token; id++) {
-        usable[id] = !is_control(t->type[id]) && t->type[id] != LOAD_TOKEN_BYTE;
+        bool never = is_control(t->type[id]) || t->type[id] == LOAD_TOKEN_BYTE;
+        reach[id] = never ? BPE_REACH_NEVER : BPE_REACH_ALWAYS;
     }
     config->n_token = t->n_token;
     config->text = t->text;
-    config->usable = usable;
+    config->reach = reach;
     config->merge_name = "tokenizer.ggml.merges";
     config->token_name = "tokenizer.ggml.tokens";
     /* with the byte alphabet every byte has a token, or the file has a hole */

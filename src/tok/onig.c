@@ -14,7 +14,9 @@
 #define SPACE                                                                                      \
     "\\x{09}-\\x{0D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"  \
     "\\x{205F}\\x{3000}"
-#define WORD "\\p{L}\\p{M}\\p{N}\\p{Pc}"
+/* Of the numbers that are no digits, \w knows those of Latin-1, but not inside of a class. */
+#define WORD_IN_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD WORD_IN_CLASS "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 
 enum { MAX_DEPTH = 200 };
 
@@ -221,7 +223,11 @@ static void put_escape(reader *r, bool in_class) {
         if (in_class && negated) {
             refuse(r, "\\W or \\H inside of a class");
         }
-        put_set(r, c == 'w' || c == 'W' ? WORD : "0-9a-fA-F", negated, in_class);
+        put_set(r,
+                c == 'h' || c == 'H' ? "0-9a-fA-F"
+                : in_class           ? WORD_IN_CLASS
+                                     : WORD,
+                negated, in_class);
         break;
     case 'b':
     case 'B':

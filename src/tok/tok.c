@@ -288,6 +288,7 @@ weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool specia
                             "the text is not valid UTF-8 at byte %zu", valid);
     }
     encode_run run = {.tok = t, .special = special};
+    run.scratch.least_reach = special ? BPE_REACH_SPECIAL : BPE_REACH_ALWAYS;
     weft_status status = encode_text(&run, (load_string){text, bytes}, err);
     if (status == WEFT_OK && run.ids.id == NULL) {
         run.ids.id = malloc(sizeof *run.ids.id); /* no ids are an array too */

@@ -171,10 +171,12 @@ typedef enum bpe_whole {
     BPE_WHOLE_ALWAYS,  /* a piece that is a token is taken at once, even if no merges lead to it */
     BPE_WHOLE_NEWLINES /* only one that is nothing but newlines */
 } bpe_whole;
+/* What may become a token: nothing, text in which special tokens count, any text. */
+enum { BPE_REACH_NEVER, BPE_REACH_SPECIAL, BPE_REACH_ALWAYS };
 typedef struct bpe_config {
     int32_t n_token;
     const load_string *text; /* [n_token] borrowed; data NULL: no token of the model */
-    const bool *usable;      /* [n_token] text may become it; else it is known to merges only */
+    const uint8_t *reach;    /* [n_token] BPE_REACH_* */
     const bpe_merge *merge;  /* [n_merge], the first merges first */
     int32_t n_merge;
     const float *score;     /* [n_token] instead of merges: two neighbours that are a token together
@@ -188,16 +190,17 @@ typedef struct bpe_config {
     bpe_whole whole;
 } bpe_config;
 typedef struct bpe bpe;
-/* Working memory of one encode call; {0} at first. */
+/* Working memory of one encode call; {0} but for least_reach at first. */
 typedef struct bpe_scratch {
     struct bpe_symbol *symbol; /* [symbol_cap] */
     uint64_t *heap;            /* [2 * symbol_cap] */
     size_t symbol_cap, n_heap;
-    size_t n_dropped; /* characters without a token so far */
+    size_t n_dropped;    /* characters without a token so far */
+    uint8_t least_reach; /* of the tokens that the text may become */
 } bpe_scratch;
 weft_status bpe_open(const bpe_config *config, bpe **out, weft_error *err);
 void bpe_close(bpe *b);
-/* The token with this text, usable or not; -1 when there is none. */
+/* The token with this text, whatever its reach; -1 when there is none. */
 int32_t bpe_find(const bpe *b, load_string text);
 /* Appends the ids of one piece. */
 weft_status bpe_encode(const bpe *b, const char *piece, size_t bytes, bpe_scratch *scratch,
@@ -215,7 +218,7 @@ typedef struct added_set {
     int32_t n;
     int32_t first[257]; /* entries that begin with byte b: first[b] .. first[b + 1] - 1 */
 } added_set;
-/* Takes over `entry` [n], malloc'ed; empty texts are left out, of equal texts the last id counts. */
+/* Takes over `entry` [n], malloc'ed; empty texts are left out, of equal texts the lowest id counts. */
 void added_set_init(added_set *s, added_entry *entry, int32_t n);
 void added_set_close(added_set *s);
 /* A walk over a text: stretches without added tokens and the tokens between them, in order. */

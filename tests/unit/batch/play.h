@@ -16,7 +16,7 @@
 #include "batch/batch.h"
 #include "kern/kern.h"
 
-enum { MAX_RANK = 16, MAX_REQ = 12, MAX_POS = 3008, MAX_TOK = 3200, MAX_QUERY = 16 * MAX_TOK };
+enum { MAX_RANK = 16, MAX_REQ = 12, MAX_POS = 3008, MAX_TOK = 3200, MAX_QUERY = 16 * MAX_TOK, PLAY_GROUPS = 2 };
 
 static uint64_t random_state = 0x2545f4914f6cdd1du;
 static inline uint32_t random_u32(void) {
@@ -45,9 +45,9 @@ typedef struct world {
 typedef struct step {
     batch_global g;
     batch_request req[MAX_REQ];
-    int32_t token[MAX_REQ][MAX_POS], page[MAX_REQ][MAX_POS];
+    int32_t token[MAX_REQ][MAX_POS], page[PLAY_GROUPS][MAX_REQ][MAX_POS];
     /* [dcp rank][physical page] -> page_key of what it holds; 0: free */
-    int32_t held[MAX_RANK][MAX_REQ * MAX_POS];
+    int32_t held[PLAY_GROUPS][MAX_RANK][MAX_REQ * MAX_POS];
     int32_t n_slot;                    /* slots in use in a pool at most */
     int32_t owner_c[MAX_REQ][MAX_POS]; /* PCP rank of a new token, by the rows */
 } step;
@@ -82,7 +82,9 @@ static inline batch_caps caps_of(int32_t max_reqs, int32_t max_step_tokens) {
                         .min_split = 1,
                         .exchange = WEFT_EXCHANGE_AUTO,
                         .head_dim = 32,
-                        .kv_elem = 2};
+                        .value_dim = 32,
+                        .kv_elem = 2,
+                        .n_group = 1};
 }
 
 static inline void open_world(topo_model m, topo_sizes s, batch_caps caps) {
@@ -118,36 +120,51 @@ static inline void add(int32_t start, int32_t n_new, bool decode) {
                                 .sample = true,
                                 .decode = decode,
                                 .token = st.token[i],
-                                .page = st.page[i]};
+                                .page = {st.page[0][i], st.page[1][i]}};
 }
 
 static inline int32_t pages_of(const batch_request *r) {
     return (r->start + r->n_new + w.caps.page_tokens - 1) / w.caps.page_tokens;
 }
 
-/* Tokens by key; physical pages in each owner's pool in a scattered order. */
-static inline void fill_step(void) {
+/* First logical page that a new token of the request sees. */
+static inline int32_t first_page(int32_t group, const batch_request *r) {
+    int32_t window = w.caps.window[group];
+    int32_t key0 = window > 0 ? r->start - (window - 1) : 0;
+    return key0 > 0 ? key0 / w.caps.page_tokens : 0;
+}
+
+/* Physical pages in each owner's pool in a scattered order; what no token sees is not there. */
+static inline void fill_pages(int32_t group) {
     int32_t next[MAX_RANK] = {0};
+    for (int32_t i = st.g.n_req - 1; i >= 0; i--) {
+        for (int32_t p = 0; p < pages_of(&st.req[i]); p++) {
+            st.page[group][i][p] = -1;
+            if (p < first_page(group, &st.req[i])) {
+                continue;
+            }
+            int32_t owner = topo_page_owner(&w.t[0], p);
+            int32_t id = next[owner]++ ^ 1;
+            st.page[group][i][p] = id;
+            st.held[group][owner][id] = key(i, p);
+        }
+    }
+}
+
+static inline void fill_step(void) {
     int32_t n_page = 2; /* ids are scattered by one */
     for (int32_t i = 0; i < st.g.n_req; i++) {
         n_page += pages_of(&st.req[i]);
-    }
-    for (int32_t r = 0; r < w.s.dcp; r++) {
-        memset(st.held[r], 0, (size_t)n_page * sizeof st.held[r][0]);
-    }
-    st.n_slot = n_page * w.caps.page_tokens;
-    for (int32_t i = 0; i < st.g.n_req; i++) {
         for (int32_t p = 0; p < st.req[i].start + st.req[i].n_new; p++) {
             st.token[i][p] = key(i, p);
         }
     }
-    for (int32_t i = st.g.n_req - 1; i >= 0; i--) {
-        for (int32_t p = 0; p < pages_of(&st.req[i]); p++) {
-            int32_t owner = topo_page_owner(&w.t[0], p);
-            int32_t id = next[owner]++ ^ 1;
-            st.page[i][p] = id;
-            st.held[owner][id] = key(i, p);
+    st.n_slot = n_page * w.caps.page_tokens;
+    for (int32_t group = 0; group < w.caps.n_group; group++) {
+        for (int32_t r = 0; r < w.s.dcp; r++) {
+            memset(st.held[group][r], 0, (size_t)n_page * sizeof st.held[group][r][0]);
         }
+        fill_pages(group);
     }
 }
 
@@ -253,7 +270,7 @@ static inline void check_logits(int32_t rank) {
 
 /* Plays the delivery of new K/V: each new token arrives once on every rank that owns its page, in
  * its slot, and nowhere else. */
-static inline void check_deliver(void) {
+static inline void check_deliver(int32_t group) {
     static int32_t wire[MAX_RANK][MAX_TOK];
     static int32_t cache[MAX_REQ * MAX_POS];
     int32_t p_tokens = w.caps.page_tokens;
@@ -279,7 +296,7 @@ static inline void check_deliver(void) {
             assert_true(from->kv_send_at[t->c] + from->kv_send_n[t->c] <= from->n_tok);
             for (int32_t i = 0; i < l->kv_recv_n[c]; i++, n++) {
                 int32_t token = wire[c * w.s.tp + t->t][from->kv_send_at[t->c] + i];
-                int32_t slot = l->block[l->at_slot + n];
+                int32_t slot = l->block[l->at_slot[group] + n];
                 assert_true(slot >= 0 && slot < st.n_slot);
                 assert_int_equal(cache[slot], 0);
                 cache[slot] = token;
@@ -291,7 +308,7 @@ static inline void check_deliver(void) {
             for (int32_t k = 0; k < st.req[i].n_new; k++) {
                 int32_t pos = st.req[i].start + k;
                 if (topo_page_owner(t, pos / p_tokens) == t->dcp_rank) {
-                    int32_t slot = st.page[i][pos / p_tokens] * p_tokens + pos % p_tokens;
+                    int32_t slot = st.page[group][i][pos / p_tokens] * p_tokens + pos % p_tokens;
                     assert_int_equal(cache[slot], key(i, pos));
                     n_want++;
                 }
@@ -355,12 +372,19 @@ static inline void check_attend(int32_t rank) {
         check_span(s, query, l->n_gather, seen);
         int32_t req = (query[s.q0] - 1) / MAX_POS;
         assert_false(wants_kv(&st.req[req]));
-        for (int32_t p = 0; p < pages_of(&st.req[req]); p++) {
-            assert_int_equal(l->block[l->at_table + s.table + p], st.page[req][p]);
+        for (int32_t group = 0; group < w.caps.n_group; group++) {
+            const int32_t *table = l->block + l->at_table[group] + s.table;
+            for (int32_t p = 0; p < pages_of(&st.req[req]); p++) {
+                assert_int_equal(table[p], st.page[group][req][p]);
+            }
         }
     }
     for (int32_t k = 0; k < l->n_round; k++) {
-        const batch_round *round = &l->round[k];
+        const batch_round *round = &l->round[k * l->n_group];
+        for (int32_t group = 1; group < l->n_group; group++) {
+            assert_int_equal(round[group].n_span, round->n_span);
+            assert_int_equal(round[group].at_span, round->at_span);
+        }
         for (int32_t i = 0; i < round->n_span; i++) {
             kern_span s = span_at(l, round->at_span + 6 * i);
             assert_true(s.q0 >= l->n_gather);
@@ -373,7 +397,8 @@ static inline void check_attend(int32_t rank) {
 }
 
 /* Plays one round's page exchange in the DCP groups. */
-static inline void check_round(int32_t k) {
+static inline void check_round(int32_t round_k, int32_t group) {
+    int32_t k = round_k * w.caps.n_group + group;
     static int32_t got[MAX_RANK][MAX_REQ * 128];
     memset(got, 0, sizeof got);
     for (int32_t r = 0; r < w.n; r++) {
@@ -388,7 +413,7 @@ static inline void check_round(int32_t k) {
                 int32_t id = w.l[r].block[out->at_send + n];
                 int32_t at = in->recv_at[w.t[r].dcp_rank] + i;
                 assert_true(at >= 0 && at < in->n_recv && got[to][at] == 0);
-                got[to][at] = st.held[w.t[r].dcp_rank][id];
+                got[to][at] = st.held[group][w.t[r].dcp_rank][id];
             }
         }
         assert_int_equal(n, out->n_send);
@@ -403,10 +428,15 @@ static inline void check_round(int32_t k) {
             kern_span s = span_at(l, round->at_span + 6 * i);
             int32_t tok = s.q0 - l->n_gather + l->n_q_tok;
             int32_t req = (l->block[l->at_id + tok] - 1) / MAX_POS;
-            n_want += req == last ? 0 : pages_of(&st.req[req]);
+            int32_t first = first_page(group, &st.req[req]);
+            n_want += req == last ? 0 : pages_of(&st.req[req]) - first;
             last = req;
             for (int32_t p = 0; p < s.n_page; p++) {
-                int32_t at = l->block[l->at_table + s.table + p];
+                int32_t at = l->block[l->at_table[group] + s.table + p];
+                if (p < first) {
+                    assert_int_equal(at, -1);
+                    continue;
+                }
                 assert_true(at >= 0 && at < round->n_recv);
                 assert_int_equal(got[r][at], key(req, p));
             }
@@ -425,7 +455,7 @@ static inline void check_caps(int32_t rank) {
     assert_true(l->n_span <= w.s.dcp * 2 * st.g.n_req);
     assert_true(l->n_q_tok <= l->n_tok);
     assert_int_equal(l->n_round, w.l[0].n_round);
-    for (int32_t k = 0; k < l->n_round; k++) {
+    for (int32_t k = 0; k < l->n_round * l->n_group; k++) {
         assert_true(l->round[k].n_send <= batch_round_send_cap(w.b[rank]));
     }
     assert_int_equal(l->n_req, st.g.n_req);
@@ -450,7 +480,7 @@ static inline void check_rebuild(int32_t rank) {
     }
     assert_int_equal(l.n_round, a.n_round);
     if (l.n_round > 0) {
-        assert_memory_equal(l.round, a.round, (size_t)l.n_round * sizeof l.round[0]);
+        assert_memory_equal(l.round, a.round, (size_t)(l.n_round * l.n_group) * sizeof l.round[0]);
     }
     a.block = l.block;
     a.row = l.row;
@@ -474,14 +504,18 @@ static inline void check_step(void) {
         check_rows(r);
     }
     check_cover();
-    check_deliver();
+    for (int32_t group = 0; group < w.caps.n_group; group++) {
+        check_deliver(group);
+    }
     for (int32_t r = 0; r < w.n; r++) {
         check_caps(r);
         check_logits(r);
         check_attend(r);
     }
     for (int32_t k = 0; k < w.l[0].n_round; k++) {
-        check_round(k);
+        for (int32_t group = 0; group < w.caps.n_group; group++) {
+            check_round(k, group);
+        }
     }
     check_rebuild(random_in(0, w.n - 1));
 }

@@ -279,7 +279,7 @@ static void test_long_request(void **state) {
         for (int32_t r = 0; r < 4; r++) {
             int32_t n = 0;
             for (int32_t id = 0; id < 62; id++) {
-                n += st.held[r][id] != 0;
+                n += st.held[0][r][id] != 0;
             }
             assert_int_equal(n, 15);
             if (x == WEFT_EXCHANGE_KV) {
@@ -296,7 +296,7 @@ static void test_choose_exchange(void **state) {
     (void)state;
     topo_model m = model_of(8, 2);
     batch_caps caps = caps_of(4, 64);
-    caps.head_dim = 64;
+    caps.head_dim = caps.value_dim = 64;
     topo t;
     topo_init(&m, (topo_sizes){1, 2, 2}, 0, &t);
     /* (C + T) * 2 * 2 * 64 * 2 = (C + T) * 512  against  T * 8 * 520 = T * 4160: equal at
@@ -429,6 +429,9 @@ static void test_bad_caps(void **state) {
     caps = w.caps;
     caps.min_split = 0;
     expect_refused(caps, "cp_min_split 0");
+    caps = w.caps;
+    caps.n_group = KV_MAX_GROUP + 1;
+    expect_refused(caps, "5 groups");
     caps = w.caps;
     caps.round_pages = 63;
     expect_refused(caps, "round of 63 pages cannot take a request of 64");

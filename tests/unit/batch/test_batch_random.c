@@ -31,6 +31,10 @@ static void random_world(void) {
     caps.round_pages = caps.max_pages + random_in(0, 40);
     caps.min_split = random_in(0, 2) ? 1 : random_in(1, 40);
     caps.exchange = (weft_exchange)random_in(0, 2);
+    caps.n_group = random_in(1, PLAY_GROUPS);
+    for (int32_t g = 0; g < caps.n_group; g++) {
+        caps.window[g] = random_in(0, 2) ? 0 : random_in(1, 150);
+    }
     topo_sizes s;
     do { /* half of the worlds with a DCP group */
         s = list[random_in(0, n - 1)];

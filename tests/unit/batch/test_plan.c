@@ -12,6 +12,7 @@
 #include "batch/batch.h"
 
 enum { N_SLOT = 3, MAX_LEN = 50, P = 16, MAX_PAGES = 4 };
+static const int32_t no_window[1] = {0};
 
 static uint64_t random_state = 0x123456789abcdefu;
 static uint32_t random_u32(void) {
@@ -31,7 +32,7 @@ typedef struct fixture {
 
 static void open_fixture(fixture *f) {
     memset(f, 0, sizeof *f);
-    assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, &f->slots, NULL), WEFT_OK);
+    assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 1, no_window, &f->slots, NULL), WEFT_OK);
     f->global.req = f->req;
     plan_begin(&f->w, f->plan, sizeof f->plan, PLAN_STEP, 1);
 }
@@ -56,7 +57,7 @@ static weft_status apply(fixture *f, weft_error *err) {
 }
 
 static void put_run(fixture *f, plan_run r) {
-    plan_put_run(&f->w, &r, pages);
+    plan_put_run(&f->w, &r, 1, (const int32_t *[]){pages});
 }
 
 /* Two requests: chunked prompt with prompt logits, and a whole one; then decode; then a release and
@@ -84,7 +85,7 @@ static void test_round_trip(void **state) {
     assert_false(r[0].sample);
     assert_false(r[0].decode);
     assert_memory_equal(r[0].token, tokens, 40 * 4);
-    assert_memory_equal(r[0].page, pages, 2 * 4);
+    assert_memory_equal(r[0].page[0], pages, 2 * 4);
     assert_int_equal(r[1].slot, 0);
     assert_int_equal(r[1].n_logits, 1);
     assert_true(r[1].sample);
@@ -101,7 +102,7 @@ static void test_round_trip(void **state) {
     assert_int_equal(f.global.step, 2);
     assert_int_equal(r[0].n_logits, 10);
     assert_true(r[0].sample);
-    assert_int_equal(r[0].page[2], pages[0]);
+    assert_int_equal(r[0].page[0][2], pages[0]);
     assert_true(r[1].decode && r[1].sample);
     assert_int_equal(r[1].n_logits, 1);
     assert_int_equal(r[1].token[5], 99);
@@ -307,7 +308,7 @@ static void test_bad_plans(void **state) {
     a = admission(6, 1, 20);
     plan_put_admit(&f.w, &a, tokens);
     plan_run r = {.slot = 1, .start = 0, .n_new = 20, .append = -1, .n_page = 2};
-    plan_put_run(&f.w, &r, negative);
+    plan_put_run(&f.w, &r, 1, (const int32_t *[]){negative});
     expect_refused(&f, "id -3");
 
     /* The head. */
@@ -370,7 +371,7 @@ static void test_damage(void **state) {
     int32_t accepted = 0;
     for (int32_t i = 0; i < 60000; i++) {
         batch_slots_close(&f.slots);
-        assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, &f.slots, NULL), WEFT_OK);
+        assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 1, no_window, &f.slots, NULL), WEFT_OK);
         size_t bytes = i < (int32_t)n ? (size_t)i : n;
         uint8_t *copy = malloc(bytes + !bytes);
         memcpy(copy, good, bytes);
@@ -409,7 +410,7 @@ static void test_damage(void **state) {
 /* The largest plan that a scheduler can make fits plan_cap exactly. */
 static void test_cap(void **state) {
     (void)state;
-    size_t cap = plan_cap(N_SLOT, MAX_LEN, P);
+    size_t cap = plan_cap(N_SLOT, MAX_LEN, P, 2);
     uint8_t *buf = malloc(cap);
     plan_writer w;
     plan_begin(&w, buf, cap, PLAN_STEP, 1);
@@ -422,7 +423,7 @@ static void test_cap(void **state) {
     }
     for (int32_t i = 0; i < N_SLOT; i++) {
         plan_run r = {.slot = i, .n_new = MAX_LEN, .append = -1, .n_page = MAX_PAGES};
-        plan_put_run(&w, &r, pages);
+        plan_put_run(&w, &r, 2, (const int32_t *[]){pages, pages});
     }
     assert_int_equal(w.n, cap);
     plan_head h;
@@ -431,12 +432,49 @@ static void test_cap(void **state) {
     free(buf);
 }
 
+/* Two groups: pages of each; what the window has left becomes -1, and a plan that gives back a page
+ * which a position of its run sees, or one that never was there, is refused. */
+static void test_groups(void **state) {
+    (void)state;
+    const int32_t window[2] = {0, 20}, other[4] = {40, 41, 42, 43};
+    for (int32_t first = -1; first <= 3; first++) {
+        fixture f;
+        weft_error err = {0};
+        memset(&f, 0, sizeof f);
+        assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 2, window, &f.slots, NULL), WEFT_OK);
+        f.global.req = f.req;
+        plan_begin(&f.w, f.plan, sizeof f.plan, PLAN_STEP, 1);
+        plan_admit a = admission(1, 1, 50);
+        plan_put_admit(&f.w, &a, tokens);
+        plan_run r = {.slot = 1, .n_new = 40, .append = -1, .n_page = 3};
+        plan_put_run(&f.w, &r, 2, (const int32_t *[]){pages, other});
+        assert_int_equal(apply(&f, &err), WEFT_OK);
+        assert_memory_equal(f.req[0].page[0], pages, 3 * 4);
+        assert_memory_equal(f.req[0].page[1], other, 3 * 4);
+        /* position 40 sees 21 and what follows: page 1 is the first of the window */
+        r = (plan_run){.slot = 1, .start = 40, .n_new = 10, .append = -1, .n_page = 1};
+        r.first[1] = first;
+        plan_put_run(&f.w, &r, 2, (const int32_t *[]){pages + 3, other + 3});
+        weft_status s = apply(&f, &err);
+        if (first == 0 || first == 1) {
+            assert_int_equal(s, WEFT_OK);
+            assert_int_equal(f.req[0].page[1][0], first == 0 ? other[0] : -1);
+            assert_memory_equal(f.req[0].page[1] + 1, other + 1, 3 * 4);
+            assert_memory_equal(f.req[0].page[0], pages, 4 * 4);
+        } else {
+            assert_int_equal(s, WEFT_ERR_RANK);
+            assert_non_null(strstr(err.text, "gives back"));
+        }
+        batch_slots_close(&f.slots);
+    }
+}
+
 static void test_open(void **state) {
     (void)state;
     batch_slots s = {.n_slot = 77};
-    assert_int_equal(batch_slots_open(0, 8, 16, &s, NULL), WEFT_ERR_SETUP);
-    assert_int_equal(batch_slots_open(1, 0, 16, &s, NULL), WEFT_ERR_SETUP);
-    assert_int_equal(batch_slots_open(1, 8, 0, &s, NULL), WEFT_ERR_SETUP);
+    assert_int_equal(batch_slots_open(0, 8, 16, 1, no_window, &s, NULL), WEFT_ERR_SETUP);
+    assert_int_equal(batch_slots_open(1, 0, 16, 1, no_window, &s, NULL), WEFT_ERR_SETUP);
+    assert_int_equal(batch_slots_open(1, 8, 0, 1, no_window, &s, NULL), WEFT_ERR_SETUP);
     assert_int_equal(s.n_slot, 77);
     s = (batch_slots){0};
     batch_slots_close(&s);
@@ -453,6 +491,7 @@ int main(void) {
         cmocka_unit_test(test_full_slot),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_cap),
+        cmocka_unit_test(test_groups),
         cmocka_unit_test(test_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,11 +38,19 @@ static void even_cut(int32_t v, int32_t dcp, int32_t *cut) {
         cut[r] = r * v / dcp;
 }
 
+/* One group without a window. */
+static weft_status open_with(int32_t dcp, const int32_t *cut, int32_t v, int32_t page_tokens,
+                             int32_t n_page, kv_pools **out, weft_error *err) {
+    const kv_group all = {.n_page = n_page};
+    const kv_sizes sizes = {dcp, cut, v, page_tokens, 8, 1, &all};
+    return kv_open(&sizes, out, err);
+}
+
 static kv_pools *open_pools(int32_t v, int32_t dcp, int32_t page_tokens, int32_t n_page) {
     int32_t cut[65];
     kv_pools *p = NULL;
     even_cut(v, dcp, cut);
-    assert_int_equal(kv_open(dcp, cut, v, page_tokens, n_page, &p, NULL), WEFT_OK);
+    assert_int_equal(open_with(dcp, cut, v, page_tokens, n_page, &p, NULL), WEFT_OK);
     return p;
 }
 
@@ -51,24 +59,24 @@ static void worked_example(void **state) {
     (void)state;
     kv_pools *p = open_pools(16, 2, 16, 10);
     int32_t page[8];
-    kv_table t = {.page = page, .cap = 8};
-    assert_true(kv_extend(p, &t, 100));
-    assert_int_equal(t.n_page, 7);
-    assert_int_equal(kv_free(p, 0), 10 - 4);
-    assert_int_equal(kv_free(p, 1), 10 - 3);
-    assert_int_equal(kv_used_total(p), 7);
+    kv_table t = {.page = {page}, .cap = 8};
+    assert_true(kv_extend(p, &t, 100, 0));
+    assert_int_equal(t.n_page[0], 7);
+    assert_int_equal(kv_free(p, 0, 0), 10 - 4);
+    assert_int_equal(kv_free(p, 0, 1), 10 - 3);
+    assert_int_equal(kv_used_total(p, 0), 7);
     for (int32_t i = 0; i < 7; i++)
         for (int32_t j = i % 2; j < i; j += 2)
             assert_int_not_equal(page[i], page[j]);
-    assert_true(kv_extend(p, &t, 112)); /* the page is there already */
-    assert_int_equal(kv_used_total(p), 7);
-    assert_true(kv_extend(p, &t, 1)); /* never shrinks */
-    assert_int_equal(t.n_page, 7);
-    assert_true(kv_extend(p, &t, 113));
-    assert_int_equal(kv_free(p, 1), 10 - 4);
+    assert_true(kv_extend(p, &t, 112, 0)); /* the page is there already */
+    assert_int_equal(kv_used_total(p, 0), 7);
+    assert_true(kv_extend(p, &t, 1, 0)); /* never shrinks */
+    assert_int_equal(t.n_page[0], 7);
+    assert_true(kv_extend(p, &t, 113, 0));
+    assert_int_equal(kv_free(p, 0, 1), 10 - 4);
     kv_release(p, &t);
-    assert_int_equal(t.n_page, 0);
-    assert_int_equal(kv_used_total(p), 0);
+    assert_int_equal(t.n_page[0], 0);
+    assert_int_equal(kv_used_total(p, 0), 0);
     kv_close(p);
 }
 
@@ -76,13 +84,13 @@ static void last_given_back_is_first_taken(void **state) {
     (void)state;
     kv_pools *p = open_pools(16, 1, 4, 8);
     int32_t a_page[4], b_page[4], c_page[4];
-    kv_table a = {.page = a_page, .cap = 4}, b = {.page = b_page, .cap = 4},
-             c = {.page = c_page, .cap = 4};
-    assert_true(kv_extend(p, &a, 8));
-    assert_true(kv_extend(p, &b, 12));
+    kv_table a = {.page = {a_page}, .cap = 4}, b = {.page = {b_page}, .cap = 4},
+             c = {.page = {c_page}, .cap = 4};
+    assert_true(kv_extend(p, &a, 8, 0));
+    assert_true(kv_extend(p, &b, 12, 0));
     int32_t first = a_page[0], second = a_page[1];
     kv_release(p, &a);
-    assert_true(kv_extend(p, &c, 8));
+    assert_true(kv_extend(p, &c, 8, 0));
     assert_int_equal(c_page[0], first);
     assert_int_equal(c_page[1], second);
     kv_close(p);
@@ -93,19 +101,19 @@ static void all_or_nothing(void **state) {
     (void)state;
     kv_pools *p = open_pools(16, 2, 16, 3);
     int32_t a_page[8], b_page[8];
-    kv_table a = {.page = a_page, .cap = 8}, b = {.page = b_page, .cap = 8};
-    assert_true(kv_extend(p, &a, 33)); /* pages 0, 2 of pool 0 and 1 of pool 1 */
-    assert_int_equal(kv_free(p, 0), 1);
-    assert_int_equal(kv_free(p, 1), 2);
-    assert_false(kv_extend(p, &b, 48)); /* page 2 is pool 0's second */
-    assert_int_equal(b.n_page, 0);
-    assert_int_equal(kv_free(p, 0), 1);
-    assert_int_equal(kv_free(p, 1), 2);
-    assert_true(kv_extend(p, &b, 32));
-    assert_false(kv_extend(p, &b, 33));
-    assert_int_equal(b.n_page, 2);
+    kv_table a = {.page = {a_page}, .cap = 8}, b = {.page = {b_page}, .cap = 8};
+    assert_true(kv_extend(p, &a, 33, 0)); /* pages 0, 2 of pool 0 and 1 of pool 1 */
+    assert_int_equal(kv_free(p, 0, 0), 1);
+    assert_int_equal(kv_free(p, 0, 1), 2);
+    assert_false(kv_extend(p, &b, 48, 0)); /* page 2 is pool 0's second */
+    assert_int_equal(b.n_page[0], 0);
+    assert_int_equal(kv_free(p, 0, 0), 1);
+    assert_int_equal(kv_free(p, 0, 1), 2);
+    assert_true(kv_extend(p, &b, 32, 0));
+    assert_false(kv_extend(p, &b, 33, 0));
+    assert_int_equal(b.n_page[0], 2);
     kv_release(p, &a);
-    assert_true(kv_extend(p, &b, 33));
+    assert_true(kv_extend(p, &b, 33, 0));
     kv_close(p);
 }
 
@@ -130,7 +138,7 @@ static void capacity_is_exact(void **state) {
                 cut[r] = cut[r - 1] + 1 + below(v - (dcp - r) - cut[r - 1]);
         }
         kv_pools *p = NULL;
-        assert_int_equal(kv_open(dcp, cut, v, page_tokens, n_page, &p, NULL), WEFT_OK);
+        assert_int_equal(open_with(dcp, cut, v, page_tokens, n_page, &p, NULL), WEFT_OK);
         int32_t need[64] = {0}, pages = 0;
         for (;; pages++)
             if (++need[owner_of(v, cut, pages)] > n_page)
@@ -138,11 +146,11 @@ static void capacity_is_exact(void **state) {
         int32_t capacity = kv_capacity_tokens(p);
         assert_int_equal(capacity, pages * page_tokens);
         int32_t *page = calloc((size_t)pages + 1, sizeof *page);
-        kv_table t = {.page = page, .cap = pages + 1};
-        assert_false(kv_extend(p, &t, capacity + 1));
-        assert_int_equal(kv_used_total(p), 0);
-        assert_true(kv_extend(p, &t, capacity));
-        assert_int_equal(kv_used_total(p), pages);
+        kv_table t = {.page = {page}, .cap = pages + 1};
+        assert_false(kv_extend(p, &t, capacity + 1, 0));
+        assert_int_equal(kv_used_total(p, 0), 0);
+        assert_true(kv_extend(p, &t, capacity, 0));
+        assert_int_equal(kv_used_total(p, 0), pages);
         free(page);
         kv_close(p);
     }
@@ -169,32 +177,135 @@ static void random_life(void **state) {
         int32_t page[N_TABLE][TABLE_CAP];
         kv_table t[N_TABLE];
         for (int32_t i = 0; i < N_TABLE; i++)
-            t[i] = (kv_table){.page = page[i], .cap = TABLE_CAP};
+            t[i] = (kv_table){.page = {page[i]}, .cap = TABLE_CAP};
         uint8_t *held = malloc((size_t)dcp * (size_t)n_page);
         for (int32_t act = 0; act < 300; act++) {
             kv_table *one = &t[below(N_TABLE)], was = *one;
             if (below(3) == 0)
                 kv_release(p, one);
-            else if (!kv_extend(p, one, below(TABLE_CAP * 3 + 1)))
-                assert_int_equal(one->n_page, was.n_page);
+            else if (!kv_extend(p, one, below(TABLE_CAP * 3 + 1), 0))
+                assert_int_equal(one->n_page[0], was.n_page[0]);
             memset(held, 0, (size_t)dcp * (size_t)n_page);
             int32_t used[64] = {0};
             for (int32_t i = 0; i < N_TABLE; i++)
-                for (int32_t j = 0; j < t[i].n_page; j++) {
-                    int32_t r = owner_of(v, cut, j), physical = t[i].page[j];
+                for (int32_t j = 0; j < t[i].n_page[0]; j++) {
+                    int32_t r = owner_of(v, cut, j), physical = t[i].page[0][j];
                     assert_in_range(physical, 0, n_page - 1);
                     assert_int_equal(held[r * n_page + physical]++, 0);
                     used[r]++;
                 }
             int64_t total = 0;
             for (int32_t r = 0; r < dcp; r++) {
-                assert_int_equal(kv_free(p, r), n_page - used[r]);
+                assert_int_equal(kv_free(p, 0, r), n_page - used[r]);
                 total += used[r];
             }
-            assert_int_equal(kv_used_total(p), total);
+            assert_int_equal(kv_used_total(p, 0), total);
         }
         free(held);
         kv_close(p);
+    }
+}
+
+/* ---- groups ---- */
+
+/* Page 16, window 40, chunks of 8: of a long context the positions p - 39 .. p + 7 touch 4 pages. */
+static void window_gives_back(void **state) {
+    (void)state;
+    const int32_t cut[2] = {0, 16};
+    const kv_group group[2] = {{0, 100}, {40, 4}};
+    const kv_sizes sizes = {1, cut, 16, 16, 8, 2, group};
+    int32_t page[2][100];
+    kv_table t = {.page = {page[0], page[1]}, .cap = 100};
+    kv_pools *p = NULL;
+    assert_int_equal(kv_window_pages(&sizes, 40, 0), 4);
+    assert_int_equal(kv_open(&sizes, &p, NULL), WEFT_OK);
+    assert_int_equal(kv_group_count(p), 2);
+    assert_int_equal(kv_capacity_tokens(p), 1600); /* the window holds any length */
+    for (int32_t pos = 0; pos < 1600; pos += 8) {
+        kv_trim(p, &t, pos);
+        assert_true(kv_extend(p, &t, pos + 8, pos));
+        int32_t first = pos > 39 ? (pos - 39) / 16 : 0, end = (pos + 8 + 15) / 16;
+        assert_int_equal(t.first[1], first);
+        assert_int_equal(t.n_page[1], end);
+        assert_int_equal(kv_used_total(p, 1), end - first);
+        assert_int_equal(t.first[0], 0);
+        assert_int_equal(kv_used_total(p, 0), end);
+        for (int32_t i = 0; i < end; i++)
+            assert_true(i < first ? page[1][i] == -1 : page[1][i] >= 0);
+    }
+    kv_release(p, &t);
+    assert_int_equal(kv_used_total(p, 0) + kv_used_total(p, 1), 0);
+    assert_int_equal(t.first[1], 0);
+    kv_close(p);
+}
+
+/* A long prompt takes as much at its start as it will hold later. */
+static void window_of_a_prompt_does_not_grow(void **state) {
+    (void)state;
+    const int32_t cut[2] = {0, 16};
+    const kv_group group = {40, 6};
+    const kv_sizes sizes = {1, cut, 16, 16, 32, 1, &group};
+    int32_t page[100];
+    kv_table t = {.page = {page}, .cap = 100};
+    kv_pools *p = NULL;
+    assert_int_equal(kv_open(&sizes, &p, NULL), WEFT_OK);
+    for (int32_t pos = 0; pos + 32 <= 1600; pos += 32) {
+        kv_trim(p, &t, pos);
+        assert_true(kv_extend(p, &t, 1600, pos));
+        assert_in_range(kv_used_total(p, 0), pos + 80 < 1600 ? 5 : 1, 6);
+    }
+    kv_release(p, &t);
+    assert_int_equal(kv_used_total(p, 0), 0);
+    kv_close(p);
+}
+
+/* What is full in the last group leaves nothing taken in the ones before it. */
+static void all_or_nothing_over_groups(void **state) {
+    (void)state;
+    const int32_t cut[3] = {0, 8, 16};
+    const kv_group group[3] = {{0, 9}, {64, 9}, {8, 2}};
+    const kv_sizes sizes = {2, cut, 16, 16, 100, 3, group};
+    int32_t page[6][16];
+    kv_table a = {.page = {page[0], page[1], page[2]}, .cap = 16},
+             b = {.page = {page[3], page[4], page[5]}, .cap = 16};
+    kv_pools *p = NULL;
+    assert_int_equal(kv_open(&sizes, &p, NULL), WEFT_OK);
+    assert_true(kv_extend(p, &a, 33, 0)); /* pool 0 of group 2: both pages */
+    assert_false(kv_extend(p, &b, 1, 0));
+    for (int32_t g = 0; g < 3; g++) {
+        assert_int_equal(b.n_page[g], 0);
+        assert_int_equal(kv_used_total(p, g), 3);
+    }
+    kv_trim(p, &a, 32); /* 25 and behind are seen: pages 0 is given back */
+    assert_int_equal(kv_used_total(p, 2), 2);
+    assert_int_equal(kv_used_total(p, 1), 3);
+    assert_true(kv_extend(p, &b, 1, 0));
+    kv_release(p, &a);
+    kv_release(p, &b);
+    for (int32_t g = 0; g < 3; g++)
+        for (int32_t r = 0; r < 2; r++)
+            assert_int_equal(kv_free(p, g, r), group[g].n_page);
+    kv_close(p);
+}
+
+/* The bound is what some start of the range needs, and no start needs more. */
+static void window_bound_is_exact(void **state) {
+    (void)state;
+    for (int32_t turn = 0; turn < 300; turn++) {
+        int32_t v = 1 << below(6), dcp = 1 + below(v), cut[65], window = 1 + below(70);
+        int32_t page_tokens = 1 + below(9), n = 1 + below(30);
+        even_cut(v, dcp, cut);
+        const kv_sizes sizes = {dcp, cut, v, page_tokens, n, 1, NULL};
+        for (int32_t r = 0; r < dcp; r++) {
+            int32_t most = 0;
+            for (int32_t from = 0; from < v * page_tokens; from++) {
+                int32_t count = 0, end = (from + window - 1 + n - 1) / page_tokens;
+                for (int32_t page = from / page_tokens; page <= end; page++)
+                    count += owner_of(v, cut, page) == r;
+                most = count > most ? count : most;
+            }
+            assert_int_equal(kv_window_pages(&sizes, window, r), most);
+        }
     }
 }
 
@@ -214,7 +325,7 @@ static void bad_sizes_are_named(void **state) {
         kv_pools *p = (kv_pools *)&rng_state;
         weft_error err = {0};
         assert_int_equal(
-            kv_open(bad[i].dcp, bad[i].cut, bad[i].v, bad[i].page_tokens, bad[i].n_page, &p, &err),
+            open_with(bad[i].dcp, bad[i].cut, bad[i].v, bad[i].page_tokens, bad[i].n_page, &p, &err),
             WEFT_ERR_SETUP);
         assert_int_equal(err.status, WEFT_ERR_SETUP);
         assert_non_null(strstr(err.text, bad[i].word));
@@ -232,6 +343,10 @@ int main(void) {
         cmocka_unit_test(capacity_is_exact),
         cmocka_unit_test(capacity_of_huge_pools_stays_in_range),
         cmocka_unit_test(random_life),
+        cmocka_unit_test(window_gives_back),
+        cmocka_unit_test(window_of_a_prompt_does_not_grow),
+        cmocka_unit_test(all_or_nothing_over_groups),
+        cmocka_unit_test(window_bound_is_exact),
         cmocka_unit_test(bad_sizes_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -195,7 +195,11 @@ static void test_bad_files(void **state) {
     assert_non_null(expect);
     assert_int_equal(json_array_size(expect), 95);
     for (size_t i = 0; i < json_array_size(expect); i++) {
-        check_bad_file(json_array_get(expect, i));
+        const json_t *entry = json_array_get(expect, i);
+        /* pre_missing and pre_nonsense: which names are known is said by tok, and tested there */
+        if (strncmp(json_string_value(json_object_get(entry, "file")), "pre_", 4) != 0) {
+            check_bad_file(entry);
+        }
     }
     json_decref(expect);
 }

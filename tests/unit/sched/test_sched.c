@@ -33,7 +33,8 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
-/* The toy model: cell(p) = mix(sum of cells before p, token p, p); next token = cell mod 100. */
+/* The toy model: cell(p) = mix(sum of cells before p, token p, p); next token = cell mod 100. With more
+ * groups the sum has a part for each: of the cells that its window leaves in sight. */
 static uint64_t cell_of(uint64_t before, int32_t token, int32_t position) {
     return mix(before + (uint64_t)token * 0x9E3779B97F4A7C15u + (uint64_t)position + 1);
 }
@@ -48,7 +49,20 @@ enum { MAX_REQ = 16, MAX_LEN = 200, V = 16 };
 
 typedef struct setup {
     int32_t max_num_seqs, budget, max_model_len, page_tokens, dcp, n_page;
+    int32_t n_group; /* 0: one without a window, of n_page */
+    kv_group group[KV_MAX_GROUP];
 } setup;
+
+/* All see all. */
+static setup one_group(int32_t max_num_seqs, int32_t budget, int32_t max_model_len,
+                       int32_t page_tokens, int32_t dcp, int32_t n_page) {
+    return (setup){.max_num_seqs = max_num_seqs,
+                   .budget = budget,
+                   .max_model_len = max_model_len,
+                   .page_tokens = page_tokens,
+                   .dcp = dcp,
+                   .n_page = n_page};
+}
 
 typedef struct front { /* what a client sees of a request */
     uint64_t id;
@@ -66,7 +80,7 @@ typedef struct toy {
     uint8_t *plan;
     size_t plan_cap;
     int32_t cut[V + 1];
-    uint64_t *cell; /* [dcp][n_page][page_tokens] */
+    uint64_t *cell[KV_MAX_GROUP]; /* [dcp][its n_page][page_tokens] */
     batch_request req[MAX_REQ];
     batch_global step;
     front f[MAX_REQ];
@@ -76,17 +90,26 @@ typedef struct toy {
 
 static void toy_open(toy *t, setup u) {
     memset(t, 0, sizeof *t);
+    if (u.n_group == 0)
+        u.group[u.n_group++] = (kv_group){0, u.n_page};
     t->u = u;
     for (int32_t r = 0; r <= u.dcp; r++)
         t->cut[r] = r * V / u.dcp;
-    assert_int_equal(kv_open(u.dcp, t->cut, V, u.page_tokens, u.n_page, &t->kv, NULL), WEFT_OK);
+    const kv_sizes sizes = {u.dcp, t->cut, V, u.page_tokens, u.budget, u.n_group, u.group};
+    assert_int_equal(kv_open(&sizes, &t->kv, NULL), WEFT_OK);
     const sched_limits l = {u.max_num_seqs, u.budget, u.max_model_len, u.page_tokens};
     assert_int_equal(sched_open(&l, t->kv, &t->s, NULL), WEFT_OK);
-    assert_int_equal(
-        batch_slots_open(u.max_num_seqs, u.max_model_len, u.page_tokens, &t->slots, NULL), WEFT_OK);
-    t->plan_cap = plan_cap(u.max_num_seqs, u.max_model_len, u.page_tokens);
+    int32_t window[KV_MAX_GROUP];
+    for (int32_t g = 0; g < u.n_group; g++) {
+        window[g] = u.group[g].window;
+        t->cell[g] = calloc((size_t)u.dcp * (size_t)u.group[g].n_page * (size_t)u.page_tokens,
+                            sizeof *t->cell[g]);
+    }
+    assert_int_equal(batch_slots_open(u.max_num_seqs, u.max_model_len, u.page_tokens, u.n_group,
+                                      window, &t->slots, NULL),
+                     WEFT_OK);
+    t->plan_cap = plan_cap(u.max_num_seqs, u.max_model_len, u.page_tokens, u.n_group);
     t->plan = malloc(t->plan_cap);
-    t->cell = calloc((size_t)u.dcp * (size_t)u.n_page * (size_t)u.page_tokens, sizeof *t->cell);
     t->step.req = t->req;
 }
 
@@ -95,7 +118,8 @@ static void toy_close(toy *t) {
     kv_close(t->kv);
     batch_slots_close(&t->slots);
     free(t->plan);
-    free(t->cell);
+    for (int32_t g = 0; g < t->u.n_group; g++)
+        free(t->cell[g]);
 }
 
 static weft_status toy_submit(toy *t, const int32_t *prompt, int32_t n_prompt, int32_t max_tokens,
@@ -113,32 +137,38 @@ static weft_status toy_submit(toy *t, const int32_t *prompt, int32_t n_prompt, i
     return WEFT_OK;
 }
 
-static uint64_t *cell_at(toy *t, const batch_request *q, int32_t position) {
+static int64_t pages_used(const toy *t) {
+    int64_t n = 0;
+    for (int32_t g = 0; g < t->u.n_group; g++)
+        n += kv_used_total(t->kv, g);
+    return n;
+}
+
+static uint64_t *cell_at(toy *t, const int32_t *pages, int32_t g, int32_t position) {
     int32_t page = position / t->u.page_tokens, shard = 0, r = 0;
     for (int32_t bit = 1; bit < V; bit *= 2)
         shard = shard * 2 + ((page & bit) != 0);
     while (shard >= t->cut[r + 1])
         r++;
-    return &t->cell[((int64_t)r * t->u.n_page + q->page[page]) * t->u.page_tokens +
-                    position % t->u.page_tokens];
+    assert_in_range(pages[page], 0, t->u.group[g].n_page - 1);
+    return &t->cell[g][((int64_t)r * t->u.group[g].n_page + pages[page]) * t->u.page_tokens +
+                       position % t->u.page_tokens];
 }
 
-/* No page belongs to two slots, and the scheduler holds at least the pages that the ranks know. */
-static void check_pages(toy *t) {
+/* No page belongs to two slots that run, and the scheduler holds at least the pages that they know. */
+static void check_pages(toy *t, int32_t g) {
     uint8_t held[4096] = {0};
     int64_t known = 0;
-    for (int32_t i = 0; i < t->slots.n_slot; i++) {
-        const batch_slot *slot = &t->slots.slot[i];
-        if (slot->request == 0)
-            continue;
-        batch_request q = {.page = slot->page};
-        for (int32_t j = 0; j < slot->n_page; j++, known++) {
-            int64_t at = (cell_at(t, &q, j * t->u.page_tokens) - t->cell) / t->u.page_tokens;
+    for (int32_t i = 0; i < t->step.n_req; i++) {
+        const batch_slot *slot = &t->slots.slot[t->req[i].slot];
+        for (int32_t j = slot->first[g]; j < slot->n_page; j++, known++) {
+            const uint64_t *cell = cell_at(t, slot->page[g], g, j * t->u.page_tokens);
+            int64_t at = (cell - t->cell[g]) / t->u.page_tokens;
             assert_in_range(at, 0, sizeof held - 1);
             assert_int_equal(held[at]++, 0);
         }
     }
-    assert_true(kv_used_total(t->kv) >= known);
+    assert_true(kv_used_total(t->kv, g) >= known);
 }
 
 /* What the ranks derive from the bytes is what rank 0 meant. */
@@ -166,25 +196,36 @@ static void check_plan(toy *t, const sched_run *run, int32_t n_run) {
         n_tok += q->n_new;
     }
     assert_in_range(n_tok, 1, t->u.budget);
-    check_pages(t);
+    for (int32_t g = 0; g < t->u.n_group; g++)
+        check_pages(t, g);
 }
 
-/* Writes the new cells, reads all from the first on, delivers the rows that are due. */
+/* Sum of the cells that position p sees in a group. */
+static uint64_t sum_seen(toy *t, const batch_request *q, int32_t g, int32_t p) {
+    int32_t window = t->u.group[g].window;
+    uint64_t sum = 0;
+    for (int32_t k = window > 0 && p >= window ? p - window + 1 : 0; k < p; k++)
+        sum += *cell_at(t, q->page[g], g, k);
+    return sum;
+}
+
+/* Writes the new cells, reads all that they see, delivers the rows that are due. */
 static void compute_run(toy *t, const batch_request *q, const sched_run *run) {
     sched_request *r = run->r;
     front *f = r->user;
-    uint64_t before = 0;
-    for (int32_t p = 0; p < q->start + q->n_new; p++) {
-        uint64_t *cell = cell_at(t, q, p);
-        if (p >= q->start)
-            *cell = cell_of(before, q->token[p], p);
-        before += *cell;
+    for (int32_t p = q->start; p < q->start + q->n_new; p++) {
+        uint64_t before = 0;
+        for (int32_t g = 0; g < t->u.n_group; g++)
+            before += sum_seen(t, q, g, p);
+        uint64_t cell = cell_of(before, q->token[p], p);
+        for (int32_t g = 0; g < t->u.n_group; g++)
+            *cell_at(t, q->page[g], g, p) = cell;
         if (p < q->start + q->n_new - q->n_logits)
             continue;
         bool row_of_prompt = r->prompt_logits && p < r->n_prompt;
         assert_true(row_of_prompt || p == r->n_token - 1);
         assert_true(f->row[p] == 0); /* each row once, preempted or not */
-        f->row[p] = *cell;
+        f->row[p] = cell;
         f->n_prompt_row += row_of_prompt;
     }
 }
@@ -243,14 +284,19 @@ static bool toy_step(toy *t) {
 }
 
 /* The answer by the model alone. */
-static void check_answer(const front *f, const int32_t *prompt, int32_t n_prompt, int32_t n_out,
+static void check_answer(const toy *t, const front *f, const int32_t *prompt, int32_t n_prompt, int32_t n_out,
                          bool prompt_logits) {
-    uint64_t before = 0;
     int32_t token[2 * MAX_LEN];
+    uint64_t done[2 * MAX_LEN];
     memcpy(token, prompt, (size_t)n_prompt * sizeof *token);
     for (int32_t p = 0; p < n_prompt + f->n_out - 1; p++) {
-        uint64_t cell = cell_of(before, token[p], p);
-        before += cell;
+        uint64_t before = 0;
+        for (int32_t g = 0; g < t->u.n_group; g++) {
+            int32_t window = t->u.group[g].window;
+            for (int32_t k = window > 0 && p >= window ? p - window + 1 : 0; k < p; k++)
+                before += done[k];
+        }
+        uint64_t cell = done[p] = cell_of(before, token[p], p);
         if (prompt_logits || p >= n_prompt - 1)
             assert_true(f->row[p] == cell || (f->cancelled && f->row[p] == 0));
         if (p >= n_prompt - 1) {
@@ -284,6 +330,11 @@ static setup random_setup(void) {
                .page_tokens = pages[below(4)],
                .dcp = 1 + below(5)};
     u.n_page = 2 + below(240 / u.page_tokens / u.dcp);
+    int32_t kind = below(3); /* no window, windows only, both */
+    if (kind == 2)
+        u.group[u.n_group++] = (kv_group){0, u.n_page};
+    for (int32_t i = 0, n = 1 + below(2); kind > 0 && i < n; i++)
+        u.group[u.n_group++] = (kv_group){1 + below(50), 2 + below(240 / u.page_tokens / u.dcp)};
     return u;
 }
 
@@ -318,8 +369,8 @@ static int64_t random_life(uint64_t seed) {
         }
     }
     for (int32_t i = 0; i < t.n_front; i++)
-        check_answer(&t.f[i], prompt[i], n_prompt[i], n_out[i], rows[i]);
-    assert_int_equal(kv_used_total(t.kv), 0);
+        check_answer(&t, &t.f[i], prompt[i], n_prompt[i], n_out[i], rows[i]);
+    assert_int_equal(pages_used(&t), 0);
     int64_t preemptions = sched_preemptions(t.s);
     toy_close(&t);
     return preemptions;
@@ -342,7 +393,7 @@ static void run_all(toy *t, int32_t limit) {
     while (toy_step(t))
         assert_true(t->n_step <= limit);
     assert_true(sched_idle(t->s));
-    assert_int_equal(kv_used_total(t->kv), 0);
+    assert_int_equal(pages_used(t), 0);
 }
 
 /* B02: two answers of 35 tokens in 7 pages of 16: the younger is preempted and loses nothing. */
@@ -354,14 +405,14 @@ static void b02_preempted_answer_is_whole(void **state) {
         for (int32_t budget = 1; budget <= 100; budget += 11) {
             toy t;
             seed_rng(2);
-            toy_open(&t, (setup){4, budget, 128, 16, 1, n_page[way]});
+            toy_open(&t, one_group(4, budget, 128, 16, 1, n_page[way]));
             for (int32_t i = 0; i < 2; i++) {
                 fill_prompt(prompt[i], 34);
                 assert_int_equal(toy_submit(&t, prompt[i], 34, 35, i == 1, 0, NULL), WEFT_OK);
             }
             run_all(&t, 2 * 69);
             for (int32_t i = 0; i < 2; i++)
-                check_answer(&t.f[i], prompt[i], 34, 35, i == 1);
+                check_answer(&t, &t.f[i], prompt[i], 34, 35, i == 1);
             if (way == 1)
                 assert_int_equal(sched_preemptions(t.s), 0);
             else if (budget >= 12) /* else the first is done before the second needs much */
@@ -376,7 +427,7 @@ static void b10_too_long_for_the_pool(void **state) {
     toy t;
     weft_error err = {0};
     int32_t prompt[100] = {0};
-    toy_open(&t, (setup){4, 64, 1024, 16, 1, 4});
+    toy_open(&t, one_group(4, 64, 1024, 16, 1, 4));
     assert_int_equal(toy_submit(&t, prompt, 100, 5, false, 0, &err), WEFT_ERR_TOO_LONG);
     assert_non_null(strstr(err.text, "100"));
     assert_non_null(strstr(err.text, "capacity of 64"));
@@ -384,11 +435,11 @@ static void b10_too_long_for_the_pool(void **state) {
     assert_int_equal(toy_submit(&t, prompt, 63, 5, false, 0, NULL), WEFT_OK);
     assert_int_equal(toy_submit(&t, prompt, 5, 5, false, 0, NULL), WEFT_OK);
     run_all(&t, 69);
-    check_answer(&t.f[0], prompt, 63, 1, false);
-    check_answer(&t.f[1], prompt, 5, 5, false);
+    check_answer(&t, &t.f[0], prompt, 63, 1, false);
+    check_answer(&t, &t.f[1], prompt, 5, 5, false);
     toy_close(&t);
     /* and by the model's length, when that is the shorter one */
-    toy_open(&t, (setup){4, 64, 40, 16, 1, 4});
+    toy_open(&t, one_group(4, 64, 40, 16, 1, 4));
     assert_int_equal(toy_submit(&t, prompt, 40, 5, false, 0, &err), WEFT_ERR_TOO_LONG);
     assert_non_null(strstr(err.text, "model length of 40"));
     assert_int_equal(toy_submit(&t, prompt, 0, 5, false, 0, &err), WEFT_ERR_USAGE);
@@ -396,7 +447,7 @@ static void b10_too_long_for_the_pool(void **state) {
     assert_int_equal(toy_submit(&t, prompt, 1, 0, false, 0, &err), WEFT_ERR_USAGE);
     assert_int_equal(toy_submit(&t, prompt, 1, INT32_MAX, false, 0, NULL), WEFT_OK);
     run_all(&t, 40);
-    check_answer(&t.f[0], prompt, 1, 39, false);
+    check_answer(&t, &t.f[0], prompt, 1, 39, false);
     toy_close(&t);
 }
 
@@ -408,10 +459,10 @@ static void b11_lone_request_ends_at_capacity(void **state) {
         int32_t prompt[100];
         seed_rng(11);
         fill_prompt(prompt, 100);
-        toy_open(&t, (setup){4, 64, 1024, 16, dcp, 8 / dcp});
+        toy_open(&t, one_group(4, 64, 1024, 16, dcp, 8 / dcp));
         assert_int_equal(toy_submit(&t, prompt, 100, 200, false, 0, NULL), WEFT_OK);
         run_all(&t, 128);
-        check_answer(&t.f[0], prompt, 100, 28, false);
+        check_answer(&t, &t.f[0], prompt, 100, 28, false);
         assert_int_equal(sched_preemptions(t.s), 0);
         toy_close(&t);
     }
@@ -423,7 +474,7 @@ static void b14_running_is_bounded(void **state) {
     toy t;
     int32_t prompt[8][12];
     seed_rng(14);
-    toy_open(&t, (setup){4, 16, 64, 4, 2, 100});
+    toy_open(&t, one_group(4, 16, 64, 4, 2, 100));
     for (int32_t i = 0; i < 8; i++) {
         fill_prompt(prompt[i], 12);
         assert_int_equal(toy_submit(&t, prompt[i], 12, 20, i % 2, i * 3, NULL), WEFT_OK);
@@ -431,7 +482,7 @@ static void b14_running_is_bounded(void **state) {
     run_all(&t, 8 * 32);
     assert_int_equal(t.most_running, 4);
     for (int32_t i = 0; i < 8; i++)
-        check_answer(&t.f[i], prompt[i], 12, 20, i % 2);
+        check_answer(&t, &t.f[i], prompt[i], 12, 20, i % 2);
     toy_close(&t);
 }
 
@@ -442,12 +493,12 @@ static void b16_full_then_new(void **state) {
     int32_t prompt[60];
     seed_rng(16);
     fill_prompt(prompt, 60);
-    toy_open(&t, (setup){1, 64, 64, 16, 1, 4});
+    toy_open(&t, one_group(1, 64, 64, 16, 1, 4));
     const int32_t n_prompt[4] = {60, 10, 30, 60};
     for (int32_t i = 0; i < 4; i++) {
         assert_int_equal(toy_submit(&t, prompt, n_prompt[i], 100, false, 0, NULL), WEFT_OK);
         run_all(&t, 1000);
-        check_answer(&t.f[i], prompt, n_prompt[i], 64 - n_prompt[i], false);
+        check_answer(&t, &t.f[i], prompt, n_prompt[i], 64 - n_prompt[i], false);
     }
     toy_close(&t);
 }
@@ -461,7 +512,7 @@ static void t19_last_chunk_of_one(void **state) {
             int32_t prompt[18], n_prefill = 0;
             seed_rng(19);
             fill_prompt(prompt, n);
-            toy_open(&t, (setup){2, budget, 64, 4, 1, 10});
+            toy_open(&t, one_group(2, budget, 64, 4, 1, 10));
             assert_int_equal(toy_submit(&t, prompt, n, 3, false, 0, NULL), WEFT_OK);
             while (toy_step(&t)) {
                 assert_int_equal(t.req[0].decode, n_prefill >= n);
@@ -469,7 +520,7 @@ static void t19_last_chunk_of_one(void **state) {
                 n_prefill += t.req[0].n_new;
             }
             assert_int_equal(t.n_step, (n + budget - 1) / budget + 2);
-            check_answer(&t.f[0], prompt, n, 3, false);
+            check_answer(&t, &t.f[0], prompt, n, 3, false);
             toy_close(&t);
         }
 }
@@ -483,7 +534,7 @@ static void budget_is_dealt_by_age(void **state) {
     int32_t prompt[30];
     seed_rng(4);
     fill_prompt(prompt, 30);
-    toy_open(&t, (setup){4, 10, 64, 4, 1, 100});
+    toy_open(&t, one_group(4, 10, 64, 4, 1, 100));
     assert_int_equal(toy_submit(&t, prompt, 4, 9, false, 0, NULL), WEFT_OK);
     assert_int_equal(toy_submit(&t, prompt, 14, 9, false, 0, NULL), WEFT_OK);
     assert_int_equal(toy_submit(&t, prompt, 5, 9, false, 0, NULL), WEFT_OK);
@@ -507,7 +558,7 @@ static void nobody_overtakes(void **state) {
     int32_t prompt[40];
     seed_rng(5);
     fill_prompt(prompt, 40);
-    toy_open(&t, (setup){4, 100, 64, 4, 1, 12});
+    toy_open(&t, one_group(4, 100, 64, 4, 1, 12));
     assert_int_equal(toy_submit(&t, prompt, 20, 8, false, 0, NULL), WEFT_OK);
     assert_int_equal(toy_submit(&t, prompt, 9, 2, false, 5, NULL), WEFT_OK);
     assert_int_equal(toy_submit(&t, prompt, 40, 2, false, 0, NULL), WEFT_OK);
@@ -529,7 +580,7 @@ static void preemption_keeps_the_order(void **state) {
     seed_rng(6);
     fill_prompt(prompt, 4);
     /* pages of 4: three requests of one page each; at position 4 each needs a second, 5 exist */
-    toy_open(&t, (setup){4, 100, 16, 4, 1, 5});
+    toy_open(&t, one_group(4, 100, 16, 4, 1, 5));
     for (int32_t i = 0; i < 4; i++)
         assert_int_equal(toy_submit(&t, prompt, i == 3 ? 1 : 4, 8, false, i == 3 ? 1 : 0, NULL),
                          WEFT_OK);
@@ -553,7 +604,7 @@ static void preemption_keeps_the_order(void **state) {
     assert_int_equal(n, 4);
     for (int32_t i = 0; i < 4; i++) {
         assert_int_equal(ended[i], i);
-        check_answer(&t.f[i], prompt, i == 3 ? 1 : 4, 8, false);
+        check_answer(&t, &t.f[i], prompt, i == 3 ? 1 : 4, 8, false);
     }
     toy_close(&t);
 }
@@ -564,7 +615,7 @@ static void waiting_for_arrivals_costs_no_step(void **state) {
     (void)state;
     toy t;
     int32_t prompt[3] = {1, 2, 3};
-    toy_open(&t, (setup){4, 100, 16, 4, 1, 8});
+    toy_open(&t, one_group(4, 100, 16, 4, 1, 8));
     assert_false(toy_step(&t));
     assert_int_equal(sched_step(t.s), 0);
     assert_int_equal(toy_submit(&t, prompt, 3, 2, false, 1000000, NULL), WEFT_OK);
@@ -586,7 +637,7 @@ static void cancel_gives_everything_back(void **state) {
     int32_t prompt[20];
     seed_rng(8);
     fill_prompt(prompt, 20);
-    toy_open(&t, (setup){2, 8, 64, 4, 1, 30});
+    toy_open(&t, one_group(2, 8, 64, 4, 1, 30));
     for (int32_t i = 0; i < 4; i++) /* 1 runs, 2 prefills, 3 waits, 4 has not arrived */
         assert_int_equal(
             toy_submit(&t, prompt, i == 0 ? 2 : 20, 30, false, i == 3 ? 9999 : 0, NULL), WEFT_OK);
@@ -604,7 +655,7 @@ static void cancel_gives_everything_back(void **state) {
         assert_true(t.f[i].ended);
         assert_false(sched_cancel(t.s, t.f[i].id));
     }
-    assert_int_equal(kv_used_total(t.kv), 1);
+    assert_int_equal(pages_used(&t), 1);
     int32_t resident = 0;
     for (int32_t i = 0; i < 2; i++)
         resident += t.slots.slot[i].request != 0;
@@ -614,13 +665,60 @@ static void cancel_gives_everything_back(void **state) {
     assert_false(sched_idle(t.s));
     assert_false(toy_step(&t));
     assert_true(sched_idle(t.s));
-    assert_int_equal(kv_used_total(t.kv), 0);
+    assert_int_equal(pages_used(&t), 0);
     /* B13: the same prompt after the cancelled ones; the slots come back with the next plan */
     assert_int_equal(toy_submit(&t, prompt, 20, 10, true, 0, NULL), WEFT_OK);
     assert_int_equal(toy_submit(&t, prompt, 20, 10, true, 0, NULL), WEFT_OK);
     run_all(&t, 100);
-    check_answer(&t.f[4], prompt, 20, 10, true);
-    check_answer(&t.f[5], prompt, 20, 10, true);
+    check_answer(&t, &t.f[4], prompt, 20, 10, true);
+    check_answer(&t, &t.f[5], prompt, 20, 10, true);
+    toy_close(&t);
+}
+
+/* ---- windows ---- */
+
+/* A prompt and an answer of many windows, in pools that hold a small part of it. */
+static void window_bounds_the_pages(void **state) {
+    (void)state;
+    for (int32_t dcp = 1; dcp <= 3; dcp++) {
+        toy t;
+        int32_t prompt[60];
+        seed_rng(5);
+        fill_prompt(prompt, 60);
+        setup u = {2, 7, 180, 4, dcp, 0, 1, {{12, 0}}};
+        /* 12 - 1 + 7 positions touch 6 pages at most */
+        u.group[0].n_page = dcp == 1 ? 6 : dcp == 2 ? 3 : 4;
+        toy_open(&t, u);
+        assert_true(kv_capacity_tokens(t.kv) > 1000000);
+        assert_int_equal(toy_submit(&t, prompt, 60, 120, false, 0, NULL), WEFT_OK);
+        while (toy_step(&t)) {
+            assert_true(kv_used_total(t.kv, 0) <= 6);
+            assert_int_equal(sched_preemptions(t.s), 0);
+        }
+        check_answer(&t, &t.f[0], prompt, 60, 120, false);
+        assert_int_equal(pages_used(&t), 0);
+        toy_close(&t);
+    }
+}
+
+/* Many in a pool of the window that holds two of them: they wait or give way, and all end right. */
+static void window_preempts(void **state) {
+    (void)state;
+    toy t;
+    int32_t prompt[6][30];
+    seed_rng(6);
+    toy_open(&t, (setup){6, 8, 120, 4, 1, 0, 2, {{0, 60}, {9, 9}}});
+    for (int32_t i = 0; i < 6; i++) {
+        fill_prompt(prompt[i], 30);
+        int32_t n = i % 2 ? 30 : 3;
+        assert_int_equal(toy_submit(&t, prompt[i], n, 60, true, 0, NULL), WEFT_OK);
+    }
+    while (toy_step(&t))
+        assert_true(t.n_step < 2000);
+    assert_true(sched_preemptions(t.s) > 0);
+    for (int32_t i = 0; i < 6; i++)
+        check_answer(&t, &t.f[i], prompt[i], i % 2 ? 30 : 3, 60, true);
+    assert_int_equal(pages_used(&t), 0);
     toy_close(&t);
 }
 
@@ -628,7 +726,7 @@ static void close_frees_what_is_left(void **state) {
     (void)state;
     toy t;
     int32_t prompt[5] = {0};
-    toy_open(&t, (setup){1, 8, 64, 4, 1, 30});
+    toy_open(&t, one_group(1, 8, 64, 4, 1, 30));
     for (int32_t i = 0; i < 3; i++)
         assert_int_equal(toy_submit(&t, prompt, 5, 5, false, 0, NULL), WEFT_OK);
     assert_true(toy_step(&t));
@@ -644,7 +742,9 @@ static void bad_limits_are_named(void **state) {
     (void)state;
     const int32_t cut[2] = {0, 16};
     kv_pools *kv = NULL;
-    assert_int_equal(kv_open(1, cut, 16, 16, 4, &kv, NULL), WEFT_OK);
+    const kv_group all = {0, 4};
+    const kv_sizes sizes = {1, cut, 16, 16, 1, 1, &all};
+    assert_int_equal(kv_open(&sizes, &kv, NULL), WEFT_OK);
     const sched_limits bad[4] = {{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 1, -1, 1}, {1, 1, 1, 0}};
     const char *name[4] = {"max_num_seqs", "max_num_batched_tokens", "max_model_len", "page size"};
     for (int32_t i = 0; i < 4; i++) {
@@ -671,6 +771,8 @@ int main(void) {
         cmocka_unit_test(preemption_keeps_the_order),
         cmocka_unit_test(waiting_for_arrivals_costs_no_step),
         cmocka_unit_test(cancel_gives_everything_back),
+        cmocka_unit_test(window_bounds_the_pages),
+        cmocka_unit_test(window_preempts),
         cmocka_unit_test(close_frees_what_is_left),
         cmocka_unit_test(bad_limits_are_named),
     };

@@ -598,8 +598,6 @@ static void test_refused_names(void **state) { /* C11 */
     check_refused(v, "tokenizer.ggml.model is \"bert\" (WordPiece); known: gpt2");
     v->vocab.model = "llama";
     check_refused(v, "tokenizer.ggml.scores is missing");
-    v->vocab.model = NULL;
-    check_refused(v, "tokenizer.ggml.model");
     v->vocab.model = "gpt2";
     v->vocab.n_eos = 1;
     v->vocab.eos_ids[0] = v->vocab.n_token;

@@ -19,14 +19,14 @@ static char *read_file(const char *name, const char *suffix, size_t *bytes) {
     snprintf(path, sizeof path, WEFT_GOLDEN "/tokenizers/%s%s", name, suffix);
     FILE *file = fopen(path, "rb");
     assert_non_null(file);
-    char *data = NULL;
-    *bytes = 0;
-    for (size_t cap = 1 << 16, got = 1; got > 0; *bytes += got) {
-        cap = *bytes + 1 >= cap ? 2 * cap : cap;
-        data = realloc(data, cap);
-        assert_non_null(data);
-        got = fread(data + *bytes, 1, cap - *bytes, file);
-    }
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    long size = ftell(file);
+    assert_true(size > 0);
+    rewind(file);
+    char *data = malloc((size_t)size);
+    assert_non_null(data);
+    *bytes = fread(data, 1, (size_t)size, file);
+    assert_int_equal(*bytes, size);
     fclose(file);
     return data;
 }
