@@ -150,6 +150,7 @@ typedef struct weft_kv_group {
     int32_t n_layer;
     uint64_t token_bytes;        /* of a token on one rank */
     int64_t n_page, n_page_used; /* over the ranks of one cache replica */
+    int64_t n_page_most;         /* used at any time so far */
 } weft_kv_group;
 #define WEFT_MAX_KV_GROUP 4
 
