@@ -171,7 +171,8 @@ static void check_member(model_reader *r, int32_t i) {
     bool off = load_value_number(r->file, i, &value) && value == 0; /* false is off as well */
     char text[16];
     load_value_text(r->file, i, text, sizeof text);
-    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 || strncmp(text, "0 x ", 4) == 0)
+    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 ||
+        strncmp(text, "0 x ", 4) == 0)
         return;
     r->status = load_refuse(r->file, key, "no such key", r->err);
 }
@@ -350,8 +351,7 @@ static void group_add(model_desc *d, int32_t window) {
             d->window[0] = window;
         return;
     }
-    memmove(d->window + at + 1, d->window + at,
-            (size_t)(d->n_group - at) * sizeof d->window[0]);
+    memmove(d->window + at + 1, d->window + at, (size_t)(d->n_group - at) * sizeof d->window[0]);
     d->window[at] = window;
     d->n_group++;
 }
