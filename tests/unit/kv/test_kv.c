@@ -208,7 +208,8 @@ static void random_life(void **state) {
 
 /* ---- groups ---- */
 
-/* Page 16, window 40, chunks of 8: of a long context the positions p - 39 .. p + 7 touch 4 pages. */
+/* Page 16, window 40, chunks of 8: of a long context the positions p - 39 .. p + 7 touch 4
+ * pages. */
 static void window_gives_back(void **state) {
     (void)state;
     const int32_t cut[2] = {0, 16};
@@ -324,9 +325,9 @@ static void bad_sizes_are_named(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kv_pools *p = (kv_pools *)&rng_state;
         weft_error err = {0};
-        assert_int_equal(
-            open_with(bad[i].dcp, bad[i].cut, bad[i].v, bad[i].page_tokens, bad[i].n_page, &p, &err),
-            WEFT_ERR_SETUP);
+        assert_int_equal(open_with(bad[i].dcp, bad[i].cut, bad[i].v, bad[i].page_tokens,
+                                   bad[i].n_page, &p, &err),
+                         WEFT_ERR_SETUP);
         assert_int_equal(err.status, WEFT_ERR_SETUP);
         assert_non_null(strstr(err.text, bad[i].word));
         assert_ptr_equal(p, &rng_state);
