@@ -7,8 +7,8 @@
 #include "tensor/dtype.h"
 
 typedef enum kern_peak {
-    /* Exact dot products in registers, of int8 with 4-bit and with 8-bit codes, GOP/s (a
-     * multiplication or an addition). */
+    /* Exact dot products in registers, of int8 with codes of up to 6 bits (those of 4 are measured)
+     * and of 8, GOP/s (a multiplication or an addition). */
     KERN_PEAK_DOT4,
     KERN_PEAK_DOT8,
     KERN_PEAK_FMA,  /* fp32 fused multiply-add in registers, GFLOP/s */
@@ -19,13 +19,16 @@ typedef enum kern_peak {
 /* The arithmetic that linear layers with weights of a type are held against. */
 static inline kern_peak kern_peak_of(dtype type) {
     switch (type) {
-    case DTYPE_Q4_0:
-    case DTYPE_Q4_1:
-        return KERN_PEAK_DOT4;
+    case DTYPE_F32:
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        return KERN_PEAK_FMA;
     case DTYPE_Q8_0:
+    case DTYPE_IQ4_NL: /* levels up to 240 */
+    case DTYPE_IQ4_XS:
         return KERN_PEAK_DOT8;
     default:
-        return KERN_PEAK_FMA;
+        return KERN_PEAK_DOT4;
     }
 }
 

@@ -4,14 +4,15 @@
  * side by side changes no sum. Two ways to an exact integer dot without VNNI, both of one group of
  * 32 or 16 values, in quads of 4:
  *
- *   short levels   VPMADDUBSW: level x int8, two products added in int16, and the quads of a group
- *                  added in int16 too; bias * sum(q) is subtracted there, so that the end fits
- *                  (cpu_short_bias). One VPMADDWD by ones then gives int32.
+ *   short levels   VPMADDUBSW: level x int8, two products added in int16, and a run of quads added
+ *                  in int16 too, less offset * sum(q), so that the end fits (cpu_short_runs). One
+ *                  VPMADDWD by ones then gives int32.
  *   bytes          a product of two bytes needs all of int16, so both sides are widened first: even
- *                  and odd bytes of a dword become two vectors of int16, VPMADDWD adds pairs in int32.
+ *                  and odd bytes of a dword become two vectors of int16, VPMADDWD adds pairs in
+ *                  int32.
  *
  *   dword of output n:   byte  0    1    2    3       even: (k0, k2)   odd: (k1, k3)
- *                              k0   k1   k2   k3      the row's codes are taken apart in the same way
+ *                              k0   k1   k2   k3      the row's codes are taken apart likewise
  *
  * Levels are unsigned with an offset, which is undone by sums of q. */
 #include <immintrin.h>
@@ -114,46 +115,53 @@ INLINE __m256i lane_sums(const dtype type, const int g, const uint8_t *at) {
     return broadcast_dword(at + 4 * g);
 }
 
+/* Adds quad i of group g in int16; the first of a run starts the sums, with the offset's share. */
+INLINE void add_quad(isums sum16, const dtype type, const int g, const int i, const bool first,
+                     const uint8_t *w, size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum,
+                     size_t x_stride, const int n_row, const int n_vec) {
+    const int quad = nth_quad(type, g, i), offset = block_forms[type].offset;
+    __m256i level[VECS];
+#pragma GCC unroll 8
+    for (int v = 0; v < n_vec; v++)
+        level[v] = load_levels(type, w, panel_bytes, quad, v);
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        const size_t row = (size_t)r * x_stride;
+        __m256i q = broadcast_dword(x + row + 4 * quad), undo = q;
+        if (first && offset)
+            undo = _mm256_mullo_epi16(lane_sums(type, g, x_sum + row),
+                                      _mm256_set1_epi16((int16_t)offset));
+#pragma GCC unroll 8
+        for (int v = 0; v < n_vec; v++) {
+            __m256i pairs = _mm256_maddubs_epi16(level[v], q);
+            if (!first)
+                sum16[r][v] = _mm256_add_epi16(sum16[r][v], pairs);
+            else
+                sum16[r][v] = offset ? _mm256_sub_epi16(pairs, undo) : pairs;
+            settle(&sum16[r][v]);
+        }
+    }
+}
+
 /* isum = the dots of group g; x: the rows' codes of the block, x_sum: their sums. */
 INLINE void dot_short(isums isum, const dtype type, const int g, const uint8_t *w,
                       size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
                       const int n_row, const int n_vec) {
-    const int bias = cpu_short_bias(type), offset = block_forms[type].offset;
+    const int n_run = cpu_short_runs(type), n_quad = block_forms[type].group / 4 / n_run;
+#pragma GCC unroll 2
+    for (int run = 0; run < n_run; run++) {
+        isums sum16;
 #pragma GCC unroll 8
-    for (int i = 0; i < block_forms[type].group / 4; i++) {
-        __m256i level[VECS];
-#pragma GCC unroll 8
-        for (int v = 0; v < n_vec; v++)
-            level[v] = load_levels(type, w, panel_bytes, nth_quad(type, g, i), v);
+        for (int i = 0; i < n_quad; i++)
+            add_quad(sum16, type, g, run * n_quad + i, i == 0, w, panel_bytes, x, x_sum, x_stride,
+                     n_row, n_vec);
 #pragma GCC unroll 8
         for (int r = 0; r < n_row; r++) {
-            const uint8_t *row = x + (size_t)r * x_stride;
-            __m256i q = broadcast_dword(row + 4 * nth_quad(type, g, i)), undo = q;
-            if (i == 0 && bias)
-                undo = _mm256_mullo_epi16(lane_sums(type, g, x_sum + (size_t)r * x_stride),
-                                          _mm256_set1_epi16((int16_t)bias));
 #pragma GCC unroll 8
             for (int v = 0; v < n_vec; v++) {
-                __m256i pairs = _mm256_maddubs_epi16(level[v], q);
-                if (i > 0)
-                    isum[r][v] = _mm256_add_epi16(isum[r][v], pairs);
-                else
-                    isum[r][v] = bias ? _mm256_sub_epi16(pairs, undo) : pairs;
-                settle(&isum[r][v]);
+                __m256i sum = _mm256_madd_epi16(sum16[r][v], _mm256_set1_epi16(1));
+                isum[r][v] = run ? _mm256_add_epi32(isum[r][v], sum) : sum;
             }
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < n_row; r++) {
-        __m256i back = _mm256_setzero_si256();
-        if (bias != offset)
-            back = _mm256_madd_epi16(lane_sums(type, g, x_sum + (size_t)r * x_stride),
-                                     _mm256_set1_epi16((int16_t)(bias - offset)));
-#pragma GCC unroll 8
-        for (int v = 0; v < n_vec; v++) {
-            isum[r][v] = _mm256_madd_epi16(isum[r][v], _mm256_set1_epi16(1));
-            if (bias != offset)
-                isum[r][v] = _mm256_add_epi32(isum[r][v], back);
         }
     }
 }

@@ -1,49 +1,56 @@
 /* Packed linear micro-kernel, AVX-512 without VNNI: the integer dot, exact in the same two ways as
  * linear__avx2.c.
  *
- *   short levels   VPMADDUBSW adds two products in int16, the quads of a group are added in int16
- *                  with the bias taken off (cpu_short_bias), then VPMADDWD by ones.
+ *   short levels   VPMADDUBSW adds two products in int16, a run of quads is added in int16 with the
+ *                  offset taken off (cpu_short_runs), then VPMADDWD by ones.
  *   bytes          both sides are widened to int16, even and odd bytes apart; VPMADDWD adds pairs. */
 #include "kern/cpu/linear_avx512.h"
+
+/* Adds quad i of group g in int16; the first of a run starts the sums, with the offset's share. */
+INLINE void add_quad(isums sum16, const dtype type, const int g, const int i, const bool first,
+                     const uint8_t *w, size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum,
+                     size_t x_stride, const int n_row, const int n_panel) {
+    const int quad = nth_quad(type, g, i), offset = block_forms[type].offset;
+    __m512i level[PANELS];
+#pragma GCC unroll 8
+    for (int p = 0; p < n_panel; p++)
+        level[p] = load_levels(type, w + (size_t)p * panel_bytes, quad);
+#pragma GCC unroll 8
+    for (int r = 0; r < n_row; r++) {
+        const size_t row = (size_t)r * x_stride;
+        __m512i q = broadcast_dword(x + row + 4 * quad), undo = q;
+        if (first && offset)
+            undo = _mm512_mullo_epi16(lane_sums(type, g, x_sum + row),
+                                      _mm512_set1_epi16((int16_t)offset));
+#pragma GCC unroll 8
+        for (int p = 0; p < n_panel; p++) {
+            __m512i pairs = _mm512_maddubs_epi16(level[p], q);
+            if (!first)
+                sum16[r][p] = _mm512_add_epi16(sum16[r][p], pairs);
+            else
+                sum16[r][p] = offset ? _mm512_sub_epi16(pairs, undo) : pairs;
+        }
+    }
+}
 
 INLINE void dot_short(isums isum, const dtype type, const int g, const uint8_t *w,
                       size_t panel_bytes, const uint8_t *x, const uint8_t *x_sum, size_t x_stride,
                       const int n_row, const int n_panel) {
-    const int bias = cpu_short_bias(type), offset = block_forms[type].offset;
+    const int n_run = cpu_short_runs(type), n_quad = block_forms[type].group / 4 / n_run;
+#pragma GCC unroll 2
+    for (int run = 0; run < n_run; run++) {
+        isums sum16;
 #pragma GCC unroll 8
-    for (int i = 0; i < block_forms[type].group / 4; i++) {
-        const int quad = nth_quad(type, g, i);
-        __m512i level[PANELS];
-#pragma GCC unroll 8
-        for (int p = 0; p < n_panel; p++)
-            level[p] = load_levels(type, w + (size_t)p * panel_bytes, quad);
+        for (int i = 0; i < n_quad; i++)
+            add_quad(sum16, type, g, run * n_quad + i, i == 0, w, panel_bytes, x, x_sum, x_stride,
+                     n_row, n_panel);
 #pragma GCC unroll 8
         for (int r = 0; r < n_row; r++) {
-            const uint8_t *sum = x_sum + (size_t)r * x_stride;
-            __m512i q = broadcast_dword(x + (size_t)r * x_stride + 4 * quad), undo = q;
-            if (i == 0 && bias)
-                undo =
-                    _mm512_mullo_epi16(lane_sums(type, g, sum), _mm512_set1_epi16((int16_t)bias));
 #pragma GCC unroll 8
             for (int p = 0; p < n_panel; p++) {
-                __m512i pairs = _mm512_maddubs_epi16(level[p], q);
-                if (i > 0)
-                    isum[r][p] = _mm512_add_epi16(isum[r][p], pairs);
-                else
-                    isum[r][p] = bias ? _mm512_sub_epi16(pairs, undo) : pairs;
+                __m512i sum = _mm512_madd_epi16(sum16[r][p], _mm512_set1_epi16(1));
+                isum[r][p] = run ? _mm512_add_epi32(isum[r][p], sum) : sum;
             }
-        }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < n_row; r++) {
-        __m512i back = _mm512_setzero_si512();
-        if (bias != offset)
-            back = times_sum(type, g, x_sum + (size_t)r * x_stride, bias - offset);
-#pragma GCC unroll 8
-        for (int p = 0; p < n_panel; p++) {
-            isum[r][p] = _mm512_madd_epi16(isum[r][p], _mm512_set1_epi16(1));
-            if (bias != offset)
-                isum[r][p] = _mm512_add_epi32(isum[r][p], back);
         }
     }
 }

@@ -6,7 +6,8 @@
  * has constant bounds after inlining and is unrolled: the integer and the float sums of a tile
  * (12 + 12 vectors for 6 x 2) live in registers.
  *
- * Levels are unsigned with an offset, which is undone by sums of q. |isum| < 2^24, so the conversion to float is exact. */
+ * Levels are unsigned with an offset, which is undone by sums of q. |isum| < 2^24, so the conversion
+ * to float is exact. */
 #ifndef WEFT_KERN_CPU_LINEAR_AVX512_H
 #define WEFT_KERN_CPU_LINEAR_AVX512_H
 
@@ -167,7 +168,7 @@ INLINE __m512 row_xs(const dtype type, const int g, const uint8_t *x_dx, size_t 
     return _mm512_mul_ps(broadcast(x_dx), _mm512_cvtepi32_ps(times_sum(type, g, sum, 1)));
 }
 
-/* The dots of group g and its scales; x_dx points to dx of row 0, xs lie `plane` bytes further on. */
+/* The dots of group g and its scales; x_dx points to dx of row 0, xs lie `plane` bytes further. */
 INLINE void add_group(sums acc, const dtype type, const int g, const uint8_t *w,
                       const uint8_t *head, const uint8_t *part, size_t panel_bytes,
                       const uint8_t *x, const uint8_t *x_dx, size_t plane, const uint8_t *x_sum,

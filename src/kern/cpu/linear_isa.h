@@ -37,8 +37,9 @@ typedef struct cpu_leaf {
 struct cpu_linear_isa {
     /* n_row 1..CPU_TILE_ROWS; n_panel 1, 2, or 4 when n_row <= 3.
      * Quantised: per group of 32 or 16 values that share a scale, k ascending: isum = exact integer
-     * sum of (level - offset) * q, acc = fma(scale * dx, (float)isum, acc); with a minimum then acc =
-     * fma(minimum, xs, acc), where xs = dx * (float)sum of the group. tensor/block.h has the words.
+     * sum of (level - offset) * q, acc = fma(scale * dx, (float)isum, acc); with a minimum then acc
+     * = fma(minimum, xs, acc), where xs = dx * (float)sum of the group. tensor/block.h has the
+     * words.
      * Float: acc = fma(w, x, acc), k ascending, w widened to f32. */
     void (*leaf)(const cpu_leaf *l, int32_t n_row, int32_t n_panel);
 
@@ -79,18 +80,19 @@ static inline float cpu_nan(void) {
     return f;
 }
 
-/* VPMADDUBSW adds the products of two unsigned levels with two codes in int16. With n quads of a
- * group, 2 n products are added in each int16 lane, where the sum may wrap on its way as long as
- * the end fits:  2 n max|level - bias| 127 <= 32767, that is  n max|level - bias| <= 129,  when bias *
- * (the lane's sum of codes) is subtracted, modulo 2^16 too. A product alone must not saturate: 2 *
- * 127 * most <= 32767. Levels up to 129 allow neither (Q8_0, IQ4). */
+/* VPMADDUBSW adds the products of two unsigned levels with two codes in int16; it saturates, so 2 *
+ * 127 * the largest level must be at most 32767. Levels up to 129 are short in that sense; Q8_0's
+ * and IQ4's are not. n quads then add 2 n products in each int16 lane, where sums may wrap on their
+ * way as long as the end fits, offset * (the lane's sum of codes) taken off, modulo 2^16 too:
+ *   2 n max|level - offset| 127 <= 32767, that is  n max|level - offset| <= 129
+ * A group is added in as many runs of quads as that takes. */
 static inline bool cpu_is_short(dtype type) {
     return block_forms[type].most <= 129;
 }
-/* The offset where there is one. Without, 0 or the middle of the levels. */
-static inline int cpu_short_bias(dtype type) {
-    int offset = block_forms[type].offset, most = block_forms[type].most;
-    return offset || block_forms[type].group / 4 * most <= 129 ? offset : (most + 1) / 2;
+static inline int cpu_short_runs(dtype type) {
+    int below = block_forms[type].offset, above = block_forms[type].most - below;
+    int n_quad = block_forms[type].group / 4;
+    return n_quad * (above > below ? above : below) <= 129 ? 1 : 2;
 }
 
 /* Scale of a block from the largest |x| given as its bits (for non-negative floats the order of the

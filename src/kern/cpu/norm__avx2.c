@@ -3,6 +3,7 @@
 
 #include "kern/cpu/vec_avx2.h"
 
+#include "kern/cpu/code_sums.h"
 #include "kern/cpu/exact_vec.h"
 
 #include "kern/cpu/gate_vec.h"
@@ -61,17 +62,6 @@ static inline __m256i pack_codes(const __m256i *q) {
     return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-/* Pairs of codes as int16, then the four dwords of each half; returns the sum of all. */
-static inline int32_t store_sums(int16_t *sum, __m256i codes) {
-    __m256i s = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
-    s = _mm256_add_epi16(s, _mm256_shuffle_epi32(s, 0x4E));
-    s = _mm256_add_epi16(s, _mm256_shuffle_epi32(s, 0xB1));
-    int32_t half[2] = {_mm_cvtsi128_si32(_mm256_castsi256_si128(s)),
-                       _mm_cvtsi128_si32(_mm256_extracti128_si256(s, 1))};
-    memcpy(sum, half, sizeof half);
-    return sum[0] + sum[1] + sum[2] + sum[3];
-}
-
 void cpu_quantise__avx2(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
                         int16_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
@@ -89,7 +79,7 @@ void cpu_quantise__avx2(const float *x, int32_t n_block, int8_t *q, float *dx, f
         _mm256_storeu_si256((__m256i *)q, codes);
         if (id > 0.0f)
             dx[b] = refit(v, code);
-        xs[b] = dx[b] * (float)store_sums(sum + 4 * b, codes);
+        xs[b] = dx[b] * (float)code_sums_store(sum + 4 * b, codes);
     }
 }
 

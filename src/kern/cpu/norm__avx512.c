@@ -3,6 +3,7 @@
 
 #include "kern/cpu/vec_avx512.h"
 
+#include "kern/cpu/code_sums.h"
 #include "kern/cpu/exact_vec.h"
 
 #include "kern/cpu/gate_vec.h"
@@ -29,17 +30,6 @@ static inline float refit(__m512 lo, __m512 hi, __m512i qlo, __m512i qhi) {
     return exact_fold16(lane) / (float)_mm512_reduce_add_epi32(square);
 }
 
-/* Pairs of codes as int16, then the four dwords of each half; returns the sum of all. */
-static inline int32_t store_sums(int16_t *sum, __m256i codes) {
-    __m256i s = _mm256_maddubs_epi16(_mm256_set1_epi8(1), codes);
-    s = _mm256_add_epi16(s, _mm256_shuffle_epi32(s, 0x4E));
-    s = _mm256_add_epi16(s, _mm256_shuffle_epi32(s, 0xB1));
-    int32_t half[2] = {_mm_cvtsi128_si32(_mm256_castsi256_si128(s)),
-                       _mm_cvtsi128_si32(_mm256_extracti128_si256(s, 1))};
-    memcpy(sum, half, sizeof half);
-    return sum[0] + sum[1] + sum[2] + sum[3];
-}
-
 void cpu_quantise__avx512(const float *x, int32_t n_block, int8_t *q, float *dx, float *xs,
                           int16_t *sum) {
     for (int32_t b = 0; b < n_block; b++, x += CPU_BLOCK, q += CPU_BLOCK) {
@@ -56,7 +46,7 @@ void cpu_quantise__avx512(const float *x, int32_t n_block, int8_t *q, float *dx,
         if (id > 0.0f)
             dx[b] = refit(lo, hi, qlo, qhi);
         __m256i codes = _mm256_loadu_si256((const __m256i *)q);
-        xs[b] = dx[b] * (float)store_sums(sum + 4 * b, codes);
+        xs[b] = dx[b] * (float)code_sums_store(sum + 4 * b, codes);
     }
 }
 

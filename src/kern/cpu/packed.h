@@ -45,7 +45,7 @@ static inline int packed_line(int n_bits, int j) {
     return j * n_bits / 4;
 }
 static inline int packed_shift(int n_bits, int j) {
-    return j % (4 / n_bits) * n_bits;
+    return j * n_bits % 4;
 }
 
 /* The scale plane is a row of units. A unit is the scales of n blocks: a head for all of them, then
