@@ -57,6 +57,8 @@ bool read_windows(model_reader *r, bool *windowed);
 /* n_layer, hidden, ffn, heads, head_dim, context, eps, vocabulary, tied output; the layers, all alike:
  * GQA with a dense MLP, their scale 1 / sqrt(head_dim). */
 void read_sizes(model_reader *r);
+/* The same without widths of heads: those of MLA have keys of their own. */
+void read_sizes_latent(model_reader *r);
 /* RoPE table `at` of rope_dim values: base and scaling as the source says (none, linear, llama3,
  * yarn); other types are refused. `under`: member of rope_parameters for this kind of layer, or NULL. */
 void read_rope(model_reader *r, int32_t at, int32_t rope_dim, const char *under);

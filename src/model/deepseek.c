@@ -161,7 +161,7 @@ static void read_moe(model_reader *r, int32_t i, bool correction) {
 }
 
 static void describe(model_reader *r, bool v3) {
-    read_sizes(r);
+    read_sizes_latent(r);
     read_only_text(r, "hidden_act", NULL, "silu");
     read_only_flag(r, "attention_bias", NULL, false);
     read_only_flag(r, "mlp_bias", NULL, false);

@@ -177,7 +177,8 @@ static void random_life(void **state) {
         int32_t page[N_TABLE][TABLE_CAP];
         kv_table t[N_TABLE];
         for (int32_t i = 0; i < N_TABLE; i++)
-            t[i] = (kv_table){.page = {page[i]}, .cap = TABLE_CAP};
+            t[i] = (kv_table){.page = {page[i]}, /* cppcheck-suppress legacyUninitvar */
+                              .cap = TABLE_CAP};
         uint8_t *held = malloc((size_t)dcp * (size_t)n_page);
         for (int32_t act = 0; act < 300; act++) {
             kv_table *one = &t[below(N_TABLE)], was = *one;
