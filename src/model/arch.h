@@ -22,7 +22,6 @@ typedef struct model_reader {
 struct model_arch {
     const char *name;       /* GGUF's general.architecture, and what weft calls it */
     const char *model_type; /* config.json's */
-    bool latent; /* MLA: what head_dim and key_length say is not the width of its heads */
     void (*describe)(model_reader *r);
     weft_status (*layer)(model_rank *r, const model_step *s, int32_t i); /* program.h */
 };

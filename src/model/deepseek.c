@@ -195,13 +195,7 @@ static void describe_v3(model_reader *r) {
     describe(r, true);
 }
 
-const model_arch model_deepseek2 = {.name = "deepseek2",
-                                    .model_type = "deepseek_v2",
-                                    .latent = true,
-                                    .describe = describe_v2,
-                                    .layer = layer};
-const model_arch model_deepseek3 = {.name = "deepseek3",
-                                    .model_type = "deepseek_v3",
-                                    .latent = true,
-                                    .describe = describe_v3,
-                                    .layer = layer};
+const model_arch model_deepseek2 = {
+    .name = "deepseek2", .model_type = "deepseek_v2", .describe = describe_v2, .layer = layer};
+const model_arch model_deepseek3 = {
+    .name = "deepseek3", .model_type = "deepseek_v3", .describe = describe_v3, .layer = layer};

@@ -198,14 +198,9 @@ static void read_heads(model_reader *r, model_layer *l) {
     l->n_head = read_int(r, "num_attention_heads", "attention.head_count", 1, MAX_SIZE, READ_MUST);
     l->n_kv_head = read_int(r, "num_key_value_heads", "attention.head_count_kv", 1, MAX_SIZE,
                             l->n_head); /* what both sources say for an absent key */
-<<<<<<< HEAD
-    if (r->d->arch->latent)
-        return;
-=======
 }
 
 static void read_head_widths(model_reader *r, model_layer *l) {
->>>>>>> n-big
     int32_t key = read_int(r, "head_dim", "attention.key_length", 1, MAX_SIZE, 0);
     int32_t value = read_int(r, NULL, "attention.value_length", 1, MAX_SIZE, key);
     if (r->status != WEFT_OK)
@@ -315,9 +310,8 @@ static const char known_types[] = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0,
                                   "Q5_K, Q6_K, IQ4_NL, IQ4_XS or MXFP4";
 
 static void mark_used(model_reader *r, const load_tensor *t) {
-    for (int32_t i = 0; t != NULL && i < load_tensor_count(r->file); i++)
-        if (load_tensor_at(r->file, i) == t)
-            r->used[i] = true;
+    if (t != NULL)
+        r->used[load_tensor_index(r->file, t)] = true;
 }
 
 const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, int64_t n_row,
@@ -352,11 +346,7 @@ const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, 
                                  type_name(t), r->folder ? "F32, F16 or BF16" : "F32");
     if (r->status != WEFT_OK)
         return NULL;
-<<<<<<< HEAD
     mark_used(r, t);
-=======
-    r->used[load_tensor_index(r->file, t)] = true;
->>>>>>> n-big
     return t;
 }
 
