@@ -101,8 +101,8 @@ typedef struct weft_engine_params {
     int32_t max_num_seqs;           /* requests in one step */
     int32_t max_num_batched_tokens; /* token rows in one step */
     int32_t max_model_len; /* prompt + answer of one request; 0: the model's, at most 8192 */
-    /* Pages per rank of the layers that see the whole context, or that have the largest window where
-     * none does; 0: enough for max_num_seqs full requests within kv_bytes. Layers with a smaller
+    /* Pages per rank of the layers that see the whole context, or that have the largest window
+     * where none does; 0: enough for max_num_seqs full requests within kv_bytes. Layers with a smaller
      * window have fewer. */
     int32_t kv_pages;
     uint64_t kv_bytes; /* cache of all ranks together; 0: a quarter of the free memory at most */
@@ -150,6 +150,7 @@ typedef struct weft_kv_group {
     int32_t n_layer;
     uint64_t token_bytes;        /* of a token on one rank */
     int64_t n_page, n_page_used; /* over the ranks of one cache replica */
+    int64_t n_page_most;         /* used at any time so far */
 } weft_kv_group;
 #define WEFT_MAX_KV_GROUP 4
 

@@ -129,7 +129,8 @@ static weft_status pass_q(attn_rank *a, const attn_shape *shape, const batch_loc
     if (s != WEFT_OK)
         return s;
 
-    kern_attn_fold f = fold_args(a, shape, b, block, kv_view(a, shape, pages, a->page_stride[shape->group]));
+    kern_attn_fold f =
+        fold_args(a, shape, b, block, kv_view(a, shape, pages, a->page_stride[shape->group]));
     f.n_span = b->n_span, f.spans = block_at(block, b->at_span);
     f.shard0 = a->topo->shard_cut[self], f.tree = &a->cover;
     f.state_q0 = 0, f.state = a->state;
@@ -160,10 +161,11 @@ static weft_status pass_kv(attn_rank *a, const attn_shape *shape, const batch_lo
         rn[m] = (size_t)r->recv_n[m] * p, ra[m] = (size_t)r->recv_at[m] * p;
     }
     trace_phase("pack pages");
-    a->k->kv_pack(a->dev, &(kern_kv_pack){.from = kv_view(a, shape, pages, a->page_stride[shape->group]),
-                                          .n = r->n_send,
-                                          .pages = block_at(block, r->at_send),
-                                          .out = a->page_send});
+    a->k->kv_pack(a->dev,
+                  &(kern_kv_pack){.from = kv_view(a, shape, pages, a->page_stride[shape->group]),
+                                  .n = r->n_send,
+                                  .pages = block_at(block, r->at_send),
+                                  .out = a->page_send});
     trace_phase("exchange pages");
     weft_status s =
         a->comm->v->all_to_all_v(a->comm, COMM_DCP, a->page_send, sn, sa, a->page_recv, rn, ra);

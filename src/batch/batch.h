@@ -39,8 +39,8 @@ typedef struct batch_logit {
     bool sample;
 } batch_logit;
 
-/* One exchange of whole pages of a group of layers, for pass-KV requests: those that a row of theirs
- * sees. Counts in pages, arrays over the DCP group. */
+/* One exchange of whole pages of a group of layers, for pass-KV requests: those that a row of
+ * theirs sees. Counts in pages, arrays over the DCP group. */
 typedef struct batch_round {
     int32_t n_send, at_send; /* send list in the block: page ids of this rank's pool, destination
                                 after destination */
@@ -57,9 +57,9 @@ typedef struct batch_caps {
     int32_t max_step_tokens; /* token rows of all ranks in a step */
     int32_t max_pages;       /* logical pages of one request */
     int32_t page_tokens;
-    int32_t round_pages;       /* pages that one pass-KV round may bring to a rank; >= max_pages */
-    int32_t min_split;         /* prefills of fewer new tokens stay whole on one rank; >= 1 */
-    weft_exchange exchange;    /* AUTO: per request by bytes */
+    int32_t round_pages;    /* pages that one pass-KV round may bring to a rank; >= max_pages */
+    int32_t min_split;      /* prefills of fewer new tokens stay whole on one rank; >= 1 */
+    weft_exchange exchange; /* AUTO: per request by bytes */
     int32_t head_dim, value_dim, kv_elem; /* of a layer, for the byte rule */
     int32_t n_group;                      /* of layers; each has its own pages */
     int32_t window[KV_MAX_GROUP];         /* by group; 0: none */
@@ -81,8 +81,8 @@ typedef struct batch_local {
     /* by group: [n_recv] slot of each received wire row, page * P + offset; never negative */
     int32_t at_slot[KV_MAX_GROUP];
     int32_t at_span, n_span; /* pass-Q spans over the gathered query buffer (kern_span) */
-    /* by group: page tables that the spans point into (kern_span.table is relative to this); alike in
-     * all groups but for the pages in them, and -1 where no row sees the page */
+    /* by group: page tables that the spans point into (kern_span.table is relative to this); alike
+     * in all groups but for the pages in them, and -1 where no row sees the page */
     int32_t at_table[KV_MAX_GROUP];
 
     /* Deliver KV: wire rows over the PCP group. Tokens stand in the wire buffer by owner; members

@@ -138,8 +138,8 @@ static void put_span(batch_builder *b, int32_t at, const batch_row *row, int32_t
     memcpy(b->block + at, &span, sizeof span);
 }
 
-/* Places of the page tables, alike in all groups: one for each request that has pass-Q rows in the DCP
- * group or pass-KV rows here. The ints of a group's tables. */
+/* Places of the page tables, alike in all groups: one for each request that has pass-Q rows in the
+ * DCP group or pass-KV rows here. The ints of a group's tables. */
 static int32_t place_tables(batch_builder *b, const batch_global *g) {
     const topo *t = b->topo;
     int32_t n = 0;
@@ -214,8 +214,8 @@ static void build_round_in(batch_builder *b, const batch_global *g, const batch_
         round->recv_at[m] = round->n_recv;
         for (int32_t i = r->lo; i < r->hi; i++) {
             if (b->share[i].round == r->k && b->share[i].table >= 0) {
-                round->n_recv += pages_owned(b, m, batch_first_page(b, group, &g->req[i]),
-                                             b->share[i].n_page);
+                round->n_recv +=
+                    pages_owned(b, m, batch_first_page(b, group, &g->req[i]), b->share[i].n_page);
             }
         }
         round->recv_n[m] = round->n_recv - round->recv_at[m];

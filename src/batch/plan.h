@@ -34,7 +34,7 @@ typedef struct plan_run {
     int32_t append;       /* token id to append to the slot first; -1: none */
     int32_t decode;       /* 1: a decode row (one new token, all before it computed, at least one of
                              output) */
-    int32_t n_page; /* new logical pages; their physical ones follow, group after group */
+    int32_t n_page;       /* new logical pages; their physical ones follow, group after group */
     int32_t first[KV_MAX_GROUP]; /* by group: leading pages given back so far */
 } plan_run;
 
@@ -57,9 +57,9 @@ typedef struct batch_slot {
     uint64_t request; /* 0: free */
     weft_sampling sampling;
     int32_t n_prompt, n_token, logits_from, n_page;
-    int32_t *token;               /* [max_len] */
-    int32_t first[KV_MAX_GROUP];  /* leading pages given back; -1 in the lists */
-    int32_t *page[KV_MAX_GROUP];  /* [max_pages] each */
+    int32_t *token;              /* [max_len] */
+    int32_t first[KV_MAX_GROUP]; /* leading pages given back; -1 in the lists */
+    int32_t *page[KV_MAX_GROUP]; /* [max_pages] each */
 } batch_slot;
 typedef struct batch_slots {
     int32_t n_slot, max_len, page_tokens, n_group;

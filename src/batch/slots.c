@@ -244,10 +244,11 @@ static weft_status check_first(plan_reader *r, const batch_slots *s, const plan_
         int32_t seen = kv_first_page(s->window[g], s->page_tokens, p->start);
         int32_t most = seen < slot->n_page ? seen : slot->n_page;
         if (p->first[g] < slot->first[g] || p->first[g] > most) {
-            return error_set(r->err, WEFT_ERR_RANK,
-                             "plan: run of slot %d from position %d on gives back %d pages of group "
-                             "%d with window %d, expected %d to %d",
-                             p->slot, p->start, p->first[g], g, s->window[g], slot->first[g], most);
+            return error_set(
+                r->err, WEFT_ERR_RANK,
+                "plan: run of slot %d from position %d on gives back %d pages of group "
+                "%d with window %d, expected %d to %d",
+                p->slot, p->start, p->first[g], g, s->window[g], slot->first[g], most);
         }
     }
     return WEFT_OK;

@@ -93,8 +93,9 @@ const option cli_engine_options[] = {
      .type = OPTION_COUNT,
      AT(kv_pages),
      .metavar = "N",
-     .help = "cache pages of 16 tokens on each rank, of the layers that see the whole context (or most "
-             "of it); layers with a smaller window have fewer",
+     .help =
+         "cache pages of 16 tokens on each rank, of the layers that see the whole context (or most "
+         "of it); layers with a smaller window have fewer",
      .min = 0,
      .max = INT32_MAX,
      .zero = "what --max-num-seqs full requests need, within the memory"},

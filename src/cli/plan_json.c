@@ -59,8 +59,8 @@ static json_t *page_owners(const explain *e, const explain_request *r) {
 static json_t *request_groups(const explain *e, const explain_request *r) {
     json_t *out = json_array();
     for (int32_t g = 0; g < e->setup.caps.n_group; g++)
-        json_array_append_new(out, json_pack("{s:i, s:i}", "first_page", r->first_page[g],
-                                             "held_pages", r->held[g]));
+        json_array_append_new(
+            out, json_pack("{s:i, s:i}", "first_page", r->first_page[g], "held_pages", r->held[g]));
     return out;
 }
 
@@ -99,11 +99,11 @@ static json_t *groups_json(const explain *e) {
     json_t *out = json_array();
     for (int32_t g = 0; g < s->caps.n_group; g++)
         json_array_append_new(
-            out, json_pack("{s:i, s:i, s:I, s:i, s:i}", "window", s->caps.window[g], "layers",
-                           model_group_layers(e->desc, g), "token_bytes",
-                           (json_int_t)(s->page_bytes[g] / (size_t)s->caps.page_tokens),
-                           "pages_per_rank", s->kv_pages[g], "longest_request_pages",
-                           s->longest[g]));
+            out,
+            json_pack("{s:i, s:i, s:I, s:i, s:i}", "window", s->caps.window[g], "layers",
+                      model_group_layers(e->desc, g), "token_bytes",
+                      (json_int_t)(s->page_bytes[g] / (size_t)s->caps.page_tokens),
+                      "pages_per_rank", s->kv_pages[g], "longest_request_pages", s->longest[g]));
     return out;
 }
 
@@ -122,13 +122,13 @@ json_t *plan_make_json(const explain *e, const char *model) {
         json_array_append_new(ranks, rank_json(&e->rank[i]));
     for (int32_t i = 0; i < e->n_request; i++)
         json_array_append_new(requests, request_json(e, &e->request[i]));
-    return json_pack("{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:{s:i, s:i, s:I, s:i, s:o}, "
-                     "s:i, s:o, s:o, s:o}",
-                     "model", cli_json_text(model, strlen(model)), "identity", s->identity, "isa",
-                     s->k->isa, "tp", s->sizes.tp, "pcp", s->sizes.pcp, "dcp", s->sizes.dcp,
-                     "world", s->world, "threads", s->p.n_thread, "layers", e->desc->config.n_layer,
-                     "memory", memory_json(e), "cache", "page_tokens", s->caps.page_tokens,
-                     "pages_per_rank", s->p.kv_pages, "group_tokens", (json_int_t)e->cache_tokens,
-                     "longest_request", e->longest, "groups", groups_json(e), "step_tokens", e->n_tok, "work",
-                     work_json(&e->work), "requests", requests, "ranks", ranks);
+    return json_pack(
+        "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:{s:i, s:i, s:I, s:i, s:o}, "
+        "s:i, s:o, s:o, s:o}",
+        "model", cli_json_text(model, strlen(model)), "identity", s->identity, "isa", s->k->isa,
+        "tp", s->sizes.tp, "pcp", s->sizes.pcp, "dcp", s->sizes.dcp, "world", s->world, "threads",
+        s->p.n_thread, "layers", e->desc->config.n_layer, "memory", memory_json(e), "cache",
+        "page_tokens", s->caps.page_tokens, "pages_per_rank", s->p.kv_pages, "group_tokens",
+        (json_int_t)e->cache_tokens, "longest_request", e->longest, "groups", groups_json(e),
+        "step_tokens", e->n_tok, "work", work_json(&e->work), "requests", requests, "ranks", ranks);
 }

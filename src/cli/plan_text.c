@@ -286,8 +286,8 @@ static void print_bars(const printer *p) {
     }
 }
 
-/* The owners repeat with period V, so a few lines say all. Of the group that keeps most; what it has
- * given back is left out, up to the period that holds its first page. */
+/* The owners repeat with period V, so a few lines say all. Of the group that keeps most; what it
+ * has given back is left out, up to the period that holds its first page. */
 static void print_pages(const printer *p) {
     const explain *e = p->e;
     const topo *t = &e->rank[0].topo;

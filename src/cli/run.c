@@ -244,9 +244,10 @@ static void stats_print(const session *s) {
     weft_engine_get_stats(s->engine, &st);
     double decode = s->t_end - s->t_first;
     fflush(stdout); /* the answer comes before what is said about it */
-    fprintf(stderr, "%s, %d rank%s, %d thread%s, %s; ready in %.2f s\n",
+    fprintf(stderr, "%s, %d rank%s, %d thread%s, %s; ready in %.2f s (%.2f GB/s of weights)\n",
             weft_engine_identity(s->engine), st.world, st.world == 1 ? "" : "s", st.n_thread,
-            st.n_thread == 1 ? "" : "s", st.isa, s->t_open);
+            st.n_thread == 1 ? "" : "s", st.isa, s->t_open,
+            (double)st.weight_bytes / s->t_open / 1e9);
     fprintf(stderr, "prompt %zu tokens in %.3f s (%.1f tok/s), answer %d tokens", s->n_id,
             s->t_first, (double)s->n_id / s->t_first, s->n_token);
     if (s->n_token > 1)

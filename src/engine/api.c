@@ -275,12 +275,13 @@ void weft_engine_get_stats(const weft_engine *e, weft_engine_stats *out) {
                                .isa = s->k->isa,
                                .n_group = s->caps.n_group};
     for (int32_t g = 0; g < s->caps.n_group; g++) {
-        out->group[g] = (weft_kv_group){
-            .window = s->caps.window[g],
-            .n_layer = model_group_layers(e->model->desc, g),
-            .token_bytes = s->page_bytes[g] / (size_t)s->caps.page_tokens,
-            .n_page = (int64_t)s->kv_pages[g] * s->sizes.dcp,
-            .n_page_used = atomic_load(&e->n_page_used[g])};
+        out->group[g] =
+            (weft_kv_group){.window = s->caps.window[g],
+                            .n_layer = model_group_layers(e->model->desc, g),
+                            .token_bytes = s->page_bytes[g] / (size_t)s->caps.page_tokens,
+                            .n_page = (int64_t)s->kv_pages[g] * s->sizes.dcp,
+                            .n_page_used = atomic_load(&e->n_page_used[g]),
+                            .n_page_most = atomic_load(&e->n_page_most[g])};
         out->n_page += out->group[g].n_page;
         out->n_page_used += out->group[g].n_page_used;
     }

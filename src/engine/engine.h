@@ -120,6 +120,7 @@ struct weft_engine {
     front front;
     _Atomic int64_t n_step, n_row, n_preemption; /* rank 0 writes, stats reads */
     _Atomic int64_t n_page_used[KV_MAX_GROUP];   /* likewise */
+    _Atomic int64_t n_page_most[KV_MAX_GROUP];
 };
 
 /* front.c; calls marked (rank 0) come from its thread */

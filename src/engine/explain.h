@@ -74,9 +74,10 @@ typedef struct explain {
     int32_t n_request, n_run; /* those that run are requests [0, n_run) */
     explain_request *request; /* [n_request] */
     int32_t n_tok;            /* of the step */
-    int64_t cache_tokens; /* that one DCP group holds in the pages of layer group 0, which keeps most */
-    int32_t longest;          /* request that empty pools hold, within the model length too */
-    explain_rank *rank;       /* [world] */
+    int64_t
+        cache_tokens; /* that one DCP group holds in the pages of layer group 0, which keeps most */
+    int32_t longest;  /* request that empty pools hold, within the model length too */
+    explain_rank *rank; /* [world] */
     explain_work work;
 } explain;
 

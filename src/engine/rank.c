@@ -123,8 +123,12 @@ void engine_rank_close(engine_rank *r) {
 /* ---- one step ---- */
 
 static void count_pages(weft_engine *e) {
-    for (int32_t g = 0; g < e->setup.caps.n_group; g++)
-        atomic_store(&e->n_page_used[g], kv_used_total(e->kv, g));
+    for (int32_t g = 0; g < e->setup.caps.n_group; g++) {
+        int64_t n = kv_used_total(e->kv, g);
+        atomic_store(&e->n_page_used[g], n);
+        if (n > atomic_load(&e->n_page_most[g])) /* rank 0 alone writes it */
+            atomic_store(&e->n_page_most[g], n);
+    }
 }
 
 /* The step's plan on every rank: rank 0's bytes. */

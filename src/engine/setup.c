@@ -81,7 +81,8 @@ kv_sizes engine_setup_kv(const engine_setup *s, const topo *t, kv_group *group) 
                       .group = group};
 }
 
-/* Bytes of a page, and the pages that the longest request holds on the fullest rank of a DCP group. */
+/* Bytes of a page, and the pages that the longest request holds on the fullest rank of a DCP
+ * group. */
 static void groups_measure(const model_desc *d, engine_setup *s) {
     int32_t heads = s->model.n_kv_head >= s->sizes.tp ? s->model.n_kv_head / s->sizes.tp : 1;
     topo t;
@@ -89,8 +90,8 @@ static void groups_measure(const model_desc *d, engine_setup *s) {
     topo_init(&s->model, s->sizes, 0, &t);
     kv_sizes sizes = engine_setup_kv(s, &t, group);
     for (int32_t g = 0; g < d->n_group; g++) {
-        s->page_bytes[g] = model_kv_token_bytes(d, g, heads, s->kv_type) *
-                           (size_t)s->k->profile.page_tokens;
+        s->page_bytes[g] =
+            model_kv_token_bytes(d, g, heads, s->kv_type) * (size_t)s->k->profile.page_tokens;
         for (int32_t r = 0; r < s->sizes.dcp; r++) {
             int32_t n = topo_pages_owned(&t, r, s->caps.max_pages);
             if (d->window[g] > 0) {

@@ -17,9 +17,9 @@ typedef struct engine_setup {
     kern_kv_type kv_type;
     uint64_t free_bytes; /* of the machine, before anything is reserved; 0: unknown */
     batch_caps caps;
-    int32_t kv_pages[KV_MAX_GROUP];    /* by group of layers, per rank */
-    int32_t longest[KV_MAX_GROUP];     /* pages that the longest request holds on the fullest rank */
-    size_t page_bytes[KV_MAX_GROUP];   /* of a page of the group's layers on one rank */
+    int32_t kv_pages[KV_MAX_GROUP];  /* by group of layers, per rank */
+    int32_t longest[KV_MAX_GROUP];   /* pages that the longest request holds on the fullest rank */
+    size_t page_bytes[KV_MAX_GROUP]; /* of a page of the group's layers on one rank */
     char identity[96];
 } engine_setup;
 

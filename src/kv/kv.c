@@ -1,7 +1,7 @@
 /* Free lists of physical pages, one per group of layers and DCP rank.
  *
- * Logical page i belongs to shard bitrev(i mod V) and so to the pools r with shard_cut[r] <= shard <
- * shard_cut[r + 1]. The owner repeats with period V, so one table of V entries answers for every
+ * Logical page i belongs to shard bitrev(i mod V) and so to the pools r with shard_cut[r] <= shard
+ * < shard_cut[r + 1]. The owner repeats with period V, so one table of V entries answers for every
  * page:
  *
  *   V 16, dcp 2, cut {0, 8, 16}:   page   0 1 2 3 4 5 6 ...
@@ -69,8 +69,8 @@ static weft_status check_sizes(const kv_sizes *s, weft_error *err) {
         return error_set(err, WEFT_ERR_SETUP, "page size: %d tokens; at least 1 is needed",
                          s->page_tokens);
     if (s->max_new < 1)
-        return error_set(err, WEFT_ERR_SETUP, "KV cache: %d new tokens a step; at least 1 is needed",
-                         s->max_new);
+        return error_set(err, WEFT_ERR_SETUP,
+                         "KV cache: %d new tokens a step; at least 1 is needed", s->max_new);
     for (int32_t r = 0; r < dcp; r++)
         if (shard_cut[r] >= shard_cut[r + 1])
             return error_set(err, WEFT_ERR_SETUP,

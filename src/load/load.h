@@ -96,7 +96,8 @@ const char *load_shown_name(const load_model *m); /* file or folder, fit for a m
 const load_vocab *load_get_vocab(const load_model *m);
 int64_t load_file_bytes(const load_model *m); /* of all files with tensors */
 int32_t load_tensor_count(const load_model *m);
-const load_tensor *load_tensor_at(const load_model *m, int32_t i); /* file order */
+const load_tensor *load_tensor_at(const load_model *m, int32_t i);    /* file order */
+int32_t load_tensor_index(const load_model *m, const load_tensor *t); /* of load_tensor_at */
 /* NULL when there is none. */
 const load_tensor *load_find_tensor(const load_model *m, const char *name);
 

@@ -293,6 +293,10 @@ const load_tensor *load_tensor_at(const load_model *m, int32_t i) {
     return &m->tensor[i];
 }
 
+int32_t load_tensor_index(const load_model *m, const load_tensor *t) {
+    return (int32_t)(t - m->tensor);
+}
+
 const load_tensor *load_find_tensor(const load_model *m, const char *name) {
     int32_t i = text_table_find(&m->tensor_table, text_of(name));
     return i < 0 ? NULL : &m->tensor[i];

@@ -22,7 +22,6 @@ typedef struct model_reader {
 struct model_arch {
     const char *name;       /* GGUF's general.architecture, and what weft calls it */
     const char *model_type; /* config.json's */
-    bool latent; /* MLA: what head_dim and key_length say is not the width of its heads */
     void (*describe)(model_reader *r);
     weft_status (*layer)(model_rank *r, const model_step *s, int32_t i); /* program.h */
 };
@@ -57,6 +56,8 @@ bool read_windows(model_reader *r, bool *windowed);
 /* n_layer, hidden, ffn, heads, head_dim, context, eps, vocabulary, tied output; the layers, all alike:
  * GQA with a dense MLP, their scale 1 / sqrt(head_dim). */
 void read_sizes(model_reader *r);
+/* The same without widths of heads: those of MLA have keys of their own. */
+void read_sizes_latent(model_reader *r);
 /* RoPE table `at` of rope_dim values: base and scaling as the source says (none, linear, llama3,
  * yarn); other types are refused. `under`: member of rope_parameters for this kind of layer, or NULL. */
 void read_rope(model_reader *r, int32_t at, int32_t rope_dim, const char *under);

@@ -161,7 +161,7 @@ static void read_moe(model_reader *r, int32_t i, bool correction) {
 }
 
 static void describe(model_reader *r, bool v3) {
-    read_sizes(r);
+    read_sizes_latent(r);
     read_only_text(r, "hidden_act", NULL, "silu");
     read_only_flag(r, "attention_bias", NULL, false);
     read_only_flag(r, "mlp_bias", NULL, false);
@@ -195,13 +195,7 @@ static void describe_v3(model_reader *r) {
     describe(r, true);
 }
 
-const model_arch model_deepseek2 = {.name = "deepseek2",
-                                    .model_type = "deepseek_v2",
-                                    .latent = true,
-                                    .describe = describe_v2,
-                                    .layer = layer};
-const model_arch model_deepseek3 = {.name = "deepseek3",
-                                    .model_type = "deepseek_v3",
-                                    .latent = true,
-                                    .describe = describe_v3,
-                                    .layer = layer};
+const model_arch model_deepseek2 = {
+    .name = "deepseek2", .model_type = "deepseek_v2", .describe = describe_v2, .layer = layer};
+const model_arch model_deepseek3 = {
+    .name = "deepseek3", .model_type = "deepseek_v3", .describe = describe_v3, .layer = layer};

@@ -315,6 +315,27 @@ static void check_tensors(model_reader *r) {
                  load_shown_name(r->file), n_extra, r->c->architecture, first);
 }
 
+/* ---- sizes that fit each other ---- */
+
+static void check_moe(model_reader *r) {
+    const model_moe *m = &r->c->moe;
+    if (m->n_expert > KERN_MAX_EXPERT)
+        read_fail(r, "%d experts: expected at most %d", m->n_expert, KERN_MAX_EXPERT);
+    if (m->n_group > 1 && m->n_used > m->n_group_used * (m->n_expert / m->n_group))
+        read_fail(r,
+                  "%d experts for a token, but the %d groups that it may use hold %d: expected no "
+                  "more",
+                  m->n_used, m->n_group_used, m->n_group_used * (m->n_expert / m->n_group));
+}
+
+/* The cache is shared over ranks by KV heads: all layers have as many. */
+static void check_heads(model_reader *r) {
+    for (int32_t i = 1; i < r->c->n_layer && r->status == WEFT_OK; i++)
+        if (r->d->layer[i].n_kv_head != r->d->layer[0].n_kv_head)
+            read_fail(r, "layer %d has %d KV heads and layer 0 has %d: expected as many in all", i,
+                      r->d->layer[i].n_kv_head, r->d->layer[0].n_kv_head);
+}
+
 /* ---- opening ---- */
 
 static void for_show(model_desc *d) {
@@ -345,8 +366,11 @@ static void read_all(model_reader *r) {
         arch->describe(r);
     check_keys(r);
     check_tensors(r);
-    if (r->status == WEFT_OK)
-        for_show(r->d);
+    if (r->status != WEFT_OK)
+        return;
+    check_moe(r);
+    check_heads(r);
+    for_show(r->d);
 }
 
 /* ---- groups ---- */
@@ -380,8 +404,7 @@ static void group_add(model_desc *d, int32_t window) {
             d->window[0] = window;
         return;
     }
-    memmove(d->window + at + 1, d->window + at,
-            (size_t)(d->n_group - at) * sizeof d->window[0]);
+    memmove(d->window + at + 1, d->window + at, (size_t)(d->n_group - at) * sizeof d->window[0]);
     d->window[at] = window;
     d->n_group++;
 }

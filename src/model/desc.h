@@ -154,10 +154,10 @@ typedef struct model_desc {
     const load_model *file;
     load_model *owned; /* the same where model_desc_load opened it, else NULL */
     model_config config;
-    model_layer *layer;                            /* [n_layer] */
+    model_layer *layer; /* [n_layer] */
     /* Groups of layers: those that see all, then by window, the largest first. */
     int32_t n_group;
-    int32_t window[KV_MAX_GROUP]; /* tokens that caches of a group keep; 0: all */
+    int32_t window[KV_MAX_GROUP];                  /* tokens that caches of a group keep; 0: all */
     model_matrix embed, head, output_norm;         /* head == embed's tensor when tied */
     model_matrix ple_embed, ple_project, ple_norm; /* per-layer inputs */
     struct load_arena *memory;                     /* owns what hangs on this */

@@ -90,9 +90,10 @@ weft_status model_weights_open(const model_desc *d, const kern_table *k, int32_t
         kern_memory_add(&w->memory, "RoPE table",
                         (size_t)max_len * (size_t)d->config.rope[i].n_pair * 2 * sizeof(float),
                         &w->rope[i]);
+    /* the largest first: its pages of the file stand beside little that is packed */
+    weight_add(w, &d->head, &w->head);
     for (int32_t i = 0; i < d->config.n_layer; i++)
         layer_add(w, i);
-    weight_add(w, &d->head, &w->head);
     vector_add(w, &d->output_norm, &w->output_norm);
     weight_add(w, &d->ple_project, &w->ple_project);
     vector_add(w, &d->ple_norm, &w->ple_norm);
@@ -118,8 +119,9 @@ typedef struct pack_job {
     model_weights *w;
     team *threads;
     int32_t n_claim;
-    int32_t *first; /* [n_item + 1] first claim of each item */
-    uint8_t *rows;  /* [threads][rows_bytes]: rows in the program's order */
+    int32_t *first;   /* [n_item + 1] first claim of each item */
+    atomic_int *left; /* [tensors of the files] claims that will still read it */
+    uint8_t *rows;    /* [threads][rows_bytes]: rows in the program's order */
     size_t rows_bytes;
     void (*progress)(void *, double);
     void *user;
@@ -197,6 +199,9 @@ static void pack_thread(void *arg, int32_t thread, int32_t n_thread) {
             upload_vector(j, item, buffer);
         else
             pack_rows(j, item, (c - j->first[i]) * PACK_ROWS, buffer);
+        const load_tensor *t = model_matrix_tensor(item->from, item->e);
+        if (atomic_fetch_sub(&j->left[load_tensor_index(j->w->desc->file, t)], 1) == 1)
+            load_forget_tensor(j->w->desc->file, t);
         int32_t done = atomic_fetch_add(&j->done, 1) + 1;
         if (thread == 0 && j->progress)
             j->progress(j->user, (double)done / j->n_claim);
@@ -239,6 +244,19 @@ static void pack_run(pack_job *j) {
     team_float_mode_restore(clients);
 }
 
+static void count_claims(pack_job *j) {
+    const model_weights *w = j->w;
+    j->first[0] = 0;
+    for (int32_t i = 0; i < w->n_item; i++) {
+        const model_item *item = &w->item[i];
+        int32_t n = item->weight ? (item->weight->n_out + PACK_ROWS - 1) / PACK_ROWS : 1;
+        const load_tensor *t = model_matrix_tensor(item->from, item->e);
+        j->left[load_tensor_index(w->desc->file, t)] += n;
+        j->first[i + 1] = j->first[i] + n;
+    }
+    j->n_claim = j->first[w->n_item];
+}
+
 weft_status model_weights_pack(model_weights *w, int32_t n_thread,
                                void (*progress)(void *user, double done), void *user,
                                weft_error *err) {
@@ -247,25 +265,22 @@ weft_status model_weights_pack(model_weights *w, int32_t n_thread,
         return s;
     pack_job job = {.w = w, .progress = progress, .user = user, .rows_bytes = buffer_bytes(w)};
     job.first = malloc((size_t)(w->n_item + 1) * sizeof *job.first);
+    job.left = calloc((size_t)load_tensor_count(w->desc->file), sizeof *job.left);
     job.rows = malloc((size_t)n_thread * job.rows_bytes);
-    if (!job.first || !job.rows) {
+    if (!job.first || !job.left || !job.rows) {
         s = error_set(err, WEFT_ERR_MEMORY, "no memory to pack %d matrices", w->n_item);
         goto undo_lists;
     }
     s = team_open(n_thread, &job.threads, err);
     if (s != WEFT_OK)
         goto undo_lists;
-    job.first[0] = 0;
-    for (int32_t i = 0; i < w->n_item; i++) {
-        const kern_weight *to = w->item[i].weight;
-        job.first[i + 1] = job.first[i] + (to ? (to->n_out + PACK_ROWS - 1) / PACK_ROWS : 1);
-    }
-    job.n_claim = job.first[w->n_item];
+    count_claims(&job);
     pack_run(&job);
     team_close(job.threads);
     load_forget_pages(w->desc->file);
 undo_lists:
     free(job.rows);
+    free(job.left);
     free(job.first);
     return s;
 }

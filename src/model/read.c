@@ -198,8 +198,9 @@ static void read_heads(model_reader *r, model_layer *l) {
     l->n_head = read_int(r, "num_attention_heads", "attention.head_count", 1, MAX_SIZE, READ_MUST);
     l->n_kv_head = read_int(r, "num_key_value_heads", "attention.head_count_kv", 1, MAX_SIZE,
                             l->n_head); /* what both sources say for an absent key */
-    if (r->d->arch->latent)
-        return;
+}
+
+static void read_head_widths(model_reader *r, model_layer *l) {
     int32_t key = read_int(r, "head_dim", "attention.key_length", 1, MAX_SIZE, 0);
     int32_t value = read_int(r, NULL, "attention.value_length", 1, MAX_SIZE, key);
     if (r->status != WEFT_OK)
@@ -246,7 +247,7 @@ static void read_vocabulary(model_reader *r) {
                  load_shown_name(r->file), c->architecture, said, c->n_vocab);
 }
 
-void read_sizes(model_reader *r) {
+static void read_sizes_with(model_reader *r, void (*read_widths)(model_reader *, model_layer *)) {
     model_config *c = r->c;
     c->n_layer = read_int(r, "num_hidden_layers", "block_count", 1, MAX_SIZE, READ_MUST);
     c->hidden = read_int(r, "hidden_size", "embedding_length", 1, MAX_SIZE, READ_MUST);
@@ -255,6 +256,8 @@ void read_sizes(model_reader *r) {
         read_int(r, "max_position_embeddings", "context_length", 1, INT32_MAX, READ_MUST);
     model_layer first = {.x_scale = 1.0f, .ffn = c->ffn};
     read_heads(r, &first);
+    if (read_widths)
+        read_widths(r, &first);
     read_eps(r);
     read_vocabulary(r);
     c->embed_scale = 1.0f;
@@ -264,6 +267,14 @@ void read_sizes(model_reader *r) {
         r->d->layer[i] = first;
         r->d->layer[i].kv_from = i;
     }
+}
+
+void read_sizes(model_reader *r) {
+    read_sizes_with(r, read_head_widths);
+}
+
+void read_sizes_latent(model_reader *r) {
+    read_sizes_with(r, NULL);
 }
 
 /* ---- tensors ---- */
@@ -299,9 +310,8 @@ static const char known_types[] = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0,
                                   "Q5_K, Q6_K, IQ4_NL, IQ4_XS or MXFP4";
 
 static void mark_used(model_reader *r, const load_tensor *t) {
-    for (int32_t i = 0; t != NULL && i < load_tensor_count(r->file); i++)
-        if (load_tensor_at(r->file, i) == t)
-            r->used[i] = true;
+    if (t != NULL)
+        r->used[load_tensor_index(r->file, t)] = true;
 }
 
 const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, int64_t n_row,

@@ -164,4 +164,10 @@ want_text "$(row Q4_1 'decode 128')" "Q4_1 decode 128 10.0 n/a " "one side fails
 fake --models Q4_1 --jobs p512 --out "$work/again.jsonl"
 want_rc 2 "a file that is there"
 want_text "$err" "--out $work/again.jsonl: File exists" "a file that is there"
+fake --shape no-such --jobs p512
+want_rc 2 "an unknown shape"
+want_text "$err" "make-random-model ended with code 2: " "an unknown shape"
+fake --shape qwen3-0.6b --models q9 --jobs p512
+want_rc 2 "an unknown type"
+want_text "$err" "make-random-model ended with code 2: " "an unknown type"
 finish

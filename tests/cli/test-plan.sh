@@ -58,6 +58,9 @@ assert p["ranks"][5]["dcp_group"] == [2, 5] and p["ranks"][5]["kv_heads"] == [2,
 assert p["ranks"][5]["heads"] == [6, 9] and p["ranks"][5]["shards"] == [8, 16]
 assert [r["kind"] for r in p["requests"]] == ["decode", "decode", "prompt"]
 assert p["requests"][0]["pages"] == [0, 1, 0, 1, 0]
+assert p["requests"][0]["groups"] == [{"first_page": 0, "held_pages": 5}]
+assert p["cache"]["groups"] == [{"window": 0, "layers": 30, "token_bytes": 30 * 256, "pages_per_rank": 64,
+                                 "longest_request_pages": 256}], p["cache"]
 w = p["work"]
 assert w["dot4_ops"] > 2 * 30 * 35 * 576 * 6144 - 1 and w["dot8_ops"] > 0 and w["fp32_ops"] == 0 and w["weight_bytes"] > 0, w
 assert w["attn_ops"] == 4 * 9 * 64 * 30 * (65 + 501 + 33 * 34 // 2), w

@@ -16,7 +16,14 @@
 #include "batch/batch.h"
 #include "kern/kern.h"
 
-enum { MAX_RANK = 16, MAX_REQ = 12, MAX_POS = 3008, MAX_TOK = 3200, MAX_QUERY = 16 * MAX_TOK, PLAY_GROUPS = 2 };
+enum {
+    MAX_RANK = 16,
+    MAX_REQ = 12,
+    MAX_POS = 3008,
+    MAX_TOK = 3200,
+    MAX_QUERY = 16 * MAX_TOK,
+    PLAY_GROUPS = 2
+};
 
 static uint64_t random_state = 0x2545f4914f6cdd1du;
 static inline uint32_t random_u32(void) {

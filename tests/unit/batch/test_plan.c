@@ -371,7 +371,8 @@ static void test_damage(void **state) {
     int32_t accepted = 0;
     for (int32_t i = 0; i < 60000; i++) {
         batch_slots_close(&f.slots);
-        assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 1, no_window, &f.slots, NULL), WEFT_OK);
+        assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 1, no_window, &f.slots, NULL),
+                         WEFT_OK);
         size_t bytes = i < (int32_t)n ? (size_t)i : n;
         uint8_t *copy = malloc(bytes + !bytes);
         memcpy(copy, good, bytes);

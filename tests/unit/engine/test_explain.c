@@ -89,6 +89,84 @@ static void memory_is_the_engines(void **state) {
     }
 }
 
+/* ---- groups of layers ---- */
+
+/* Two layers see all, two a window of 24. Longest requests: 2048 / 16 = 128 pages; 24 - 1 + 512
+ * positions touch 35 at most. 256 pages are two requests, so the others have 2 * 35. */
+static void window_has_pages_of_its_own(void **state) {
+    (void)state;
+    weft_model *m = NULL;
+    weft_engine *engine = NULL;
+    weft_error err;
+    weft_engine_stats st;
+    const char *path = WEFT_GOLDEN "/models/gemma3";
+    if (access(path, R_OK) != 0)
+        skip();
+    assert_int_equal(weft_model_open(path, &m, &err), WEFT_OK);
+    weft_engine_params p = params_of(1, 1, 1);
+    p.kv_pages = 256;
+    explain *e = plan(m->desc, &p, ask_of(LIST(100), LIST(200)));
+    const engine_setup *s = &e->setup;
+    assert_int_equal(s->caps.n_group, 2);
+    assert_int_equal(s->longest[0], 128);
+    assert_int_equal(s->longest[1], 35);
+    assert_int_equal(s->kv_pages[0], 256);
+    assert_int_equal(s->kv_pages[1], 70);
+    assert_int_equal(s->p.kv_bytes, (256 + 70) * 16 * 512); /* 2 layers x 2 heads x 64 x f16 */
+    /* position 200 sees 177 and what follows: pages 11 and 12 of 13 */
+    assert_int_equal(e->request[0].first_page[0], 0);
+    assert_int_equal(e->request[0].first_page[1], 11);
+    assert_int_equal(e->request[0].held[0], 13);
+    assert_int_equal(e->request[0].held[1], 2);
+    assert_int_equal(e->request[1].held[0], 7);
+    assert_int_equal(e->request[1].held[1], 7);
+    assert_int_equal(weft_engine_open(m, &p, &engine, &err), WEFT_OK);
+    weft_engine_get_stats(engine, &st);
+    weft_engine_close(engine);
+    assert_int_equal(st.n_group, 2);
+    assert_int_equal(st.kv_bytes, s->p.kv_bytes);
+    assert_int_equal(st.n_page, 256 + 70);
+    for (int32_t g = 0; g < 2; g++) {
+        assert_int_equal(st.group[g].window, g == 0 ? 0 : 24);
+        assert_int_equal(st.group[g].n_layer, 2);
+        assert_int_equal(st.group[g].token_bytes, 512);
+        assert_int_equal(st.group[g].n_page, s->kv_pages[g]);
+        assert_int_equal(st.group[g].n_page_used, 0);
+    }
+    explain_close(e);
+    weft_model_close(m);
+}
+
+/* A limit of memory is shared: as many of the longest requests fit in each group, or one that takes
+ * all pages. */
+static void memory_is_shared(void **state) {
+    (void)state;
+    model_desc *d = NULL;
+    weft_error err;
+    const char *path = WEFT_GOLDEN "/models/gemma3";
+    if (access(path, R_OK) != 0)
+        skip();
+    assert_int_equal(model_desc_load(path, &d, &err), WEFT_OK);
+    engine_setup s;
+    weft_engine_params p = params_of(1, 1, 1);
+    p.kv_pages = 0;
+    p.kv_bytes = 1 << 30; /* more than 8 requests need */
+    assert_int_equal(engine_setup_make(d, &p, &s, &err), WEFT_OK);
+    assert_int_equal(s.kv_pages[0], 8 * 128);
+    assert_int_equal(s.kv_pages[1], 8 * 35);
+    for (uint64_t bytes = 2 * 16 * 512; bytes < 8 * 163 * 16 * 512; bytes += 77777) {
+        p.kv_bytes = bytes;
+        assert_int_equal(engine_setup_make(d, &p, &s, &err), WEFT_OK);
+        int32_t n = s.kv_pages[0], beside = s.kv_pages[1];
+        assert_true(s.p.kv_bytes == (uint64_t)(n + beside) * 16 * 512 && s.p.kv_bytes <= bytes);
+        assert_true(bytes - s.p.kv_bytes < 2 * 16 * 512); /* not a page more */
+        assert_int_equal(beside, n <= 128 ? (n < 35 ? n : 35) : (n * 35 + 127) / 128);
+    }
+    p.kv_bytes = 2 * 16 * 512 - 1;
+    assert_int_equal(engine_setup_make(d, &p, &s, &err), WEFT_ERR_MEMORY);
+    model_desc_close(d);
+}
+
 /* ---- rows and pages: the worked numbers of the design ---- */
 
 static void prompt_of_7_and_9(void **state) {
@@ -395,6 +473,8 @@ int main(void) {
         return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_the_engines),
+        cmocka_unit_test(window_has_pages_of_its_own),
+        cmocka_unit_test(memory_is_shared),
         cmocka_unit_test(prompt_of_7_and_9),
         cmocka_unit_test(two_decodes_six_prompts),
         cmocka_unit_test(pages_of_100_tokens),

@@ -652,6 +652,45 @@ static void swiglu(void **state) {
     check_swiglu(DTYPE_F32, 37, 41, 0, 9, true, false);
 }
 
+/* The same of the types with planes of bits. */
+static void block_layout(dtype type, size_t panel, const uint8_t *p, const uint8_t *row5) {
+    switch (type) {
+    case DTYPE_Q5_1: /* column 54: bit 22 of 4 bytes; quad 5 = 1 + 4: bit 4 + 1 of the byte */
+        assert_int_equal(panel, 3 * 320 + 192);
+        assert_int_equal(p[320 + 86], row5[24 + 8 + 6]);
+        assert_int_equal(p[320 + 256 + 22] >> 5 & 1, row5[24 + 4 + 2] >> 6 & 1);
+        assert_memory_equal(p + 3 * 320 + 64 + 32 + 10, row5 + 24 + 2, 2);
+        break;
+    case DTYPE_Q2_K: /* column 54: group 3 of the block, line 0, bits 2 + 4 */
+        assert_int_equal(panel, 8 * 128 + 64 + 8 * 32);
+        assert_int_equal(p[128 + 22] >> 6 & 3, row5[16 + 22] >> 2 & 3);
+        assert_memory_equal(p + 8 * 128 + 10, row5 + 80, 2);
+        assert_int_equal(p[8 * 128 + 32 + 11], row5[83] ^ 0x80);
+        assert_int_equal(p[8 * 128 + 64 + 32 + 16 + 5], row5[3]);
+        break;
+    case DTYPE_Q6_K: /* column 54: low nibble of byte 54, bits 2 and 3 of byte 22 above */
+        assert_int_equal(panel, 8 * 384 + 320);
+        assert_int_equal(p[384 + 86] >> 4, row5[54] & 15);
+        assert_int_equal(p[384 + 256 + 22] >> 6 & 3, row5[128 + 22] >> 2 & 3);
+        assert_memory_equal(p + 8 * 384 + 10, row5 + 208, 2);
+        assert_int_equal(p[8 * 384 + 32 + 32 + 16 + 5], row5[192 + 3]);
+        break;
+    case DTYPE_Q4_K: /* column 54: high nibble of byte 22 */
+        assert_int_equal(panel, 8 * 256 + 320);
+        assert_int_equal(p[256 + 86] >> 4, row5[16 + 22] >> 4);
+        assert_int_equal(p[8 * 256 + 64 + 32 + 5], row5[4 + 1] & 63);
+        assert_int_equal(p[8 * 256 + 64 + 32 + 16 + 5], row5[4 + 5] & 63);
+        break;
+    case DTYPE_MXFP4:
+        assert_int_equal(panel, 3 * 256 + 64);
+        assert_int_equal(p[256 + 86], row5[17 + 1 + 6]);
+        assert_int_equal(p[3 * 256 + 16 + 5], row5[17]);
+        break;
+    default:
+        break;
+    }
+}
+
 /* The worked indices of docs/packed-layouts.md. */
 static void packed_layouts(void **state) {
     (void)state;
@@ -705,38 +744,8 @@ static void packed_layouts(void **state) {
             assert_memory_equal(p + 3 * 512 + 32 + 10, row5 + 34, 2);
             assert_int_equal(p[panel + 4 * 5], 0x80);
             break;
-        case DTYPE_Q5_1: /* column 54: bit 22 of 4 bytes; quad 5 = 1 + 4: bit 4 + 1 of the byte */
-            assert_int_equal(panel, 3 * 320 + 192);
-            assert_int_equal(p[320 + 86], row5[24 + 8 + 6]);
-            assert_int_equal(p[320 + 256 + 22] >> 5 & 1, row5[24 + 4 + 2] >> 6 & 1);
-            assert_memory_equal(p + 3 * 320 + 64 + 32 + 10, row5 + 24 + 2, 2);
-            break;
-        case DTYPE_Q2_K: /* column 54: group 3 of the block, line 0, bits 2 + 4 */
-            assert_int_equal(panel, 8 * 128 + 64 + 8 * 32);
-            assert_int_equal(p[128 + 22] >> 6 & 3, row5[16 + 22] >> 2 & 3);
-            assert_memory_equal(p + 8 * 128 + 10, row5 + 80, 2);
-            assert_int_equal(p[8 * 128 + 32 + 11], row5[83] ^ 0x80);
-            assert_int_equal(p[8 * 128 + 64 + 32 + 16 + 5], row5[3]);
-            break;
-        case DTYPE_Q6_K: /* column 54: low nibble of byte 54, bits 2 and 3 of byte 22 above */
-            assert_int_equal(panel, 8 * 384 + 320);
-            assert_int_equal(p[384 + 86] >> 4, row5[54] & 15);
-            assert_int_equal(p[384 + 256 + 22] >> 6 & 3, row5[128 + 22] >> 2 & 3);
-            assert_memory_equal(p + 8 * 384 + 10, row5 + 208, 2);
-            assert_int_equal(p[8 * 384 + 32 + 32 + 16 + 5], row5[192 + 3]);
-            break;
-        case DTYPE_Q4_K: /* column 54: high nibble of byte 22 */
-            assert_int_equal(panel, 8 * 256 + 320);
-            assert_int_equal(p[256 + 86] >> 4, row5[16 + 22] >> 4);
-            assert_int_equal(p[8 * 256 + 64 + 32 + 5], row5[4 + 1] & 63);
-            assert_int_equal(p[8 * 256 + 64 + 32 + 16 + 5], row5[4 + 5] & 63);
-            break;
-        case DTYPE_MXFP4:
-            assert_int_equal(panel, 3 * 256 + 64);
-            assert_int_equal(p[256 + 86], row5[17 + 1 + 6]);
-            assert_int_equal(p[3 * 256 + 16 + 5], row5[17]);
-            break;
         default:
+            block_layout(type, panel, p, row5);
             break;
         }
         buf_free(plain);

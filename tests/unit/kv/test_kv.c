@@ -177,7 +177,8 @@ static void random_life(void **state) {
         int32_t page[N_TABLE][TABLE_CAP];
         kv_table t[N_TABLE];
         for (int32_t i = 0; i < N_TABLE; i++)
-            t[i] = (kv_table){.page = {page[i]}, .cap = TABLE_CAP};
+            t[i] = (kv_table){.page = {page[i]}, /* cppcheck-suppress legacyUninitvar */
+                              .cap = TABLE_CAP};
         uint8_t *held = malloc((size_t)dcp * (size_t)n_page);
         for (int32_t act = 0; act < 300; act++) {
             kv_table *one = &t[below(N_TABLE)], was = *one;
@@ -208,7 +209,8 @@ static void random_life(void **state) {
 
 /* ---- groups ---- */
 
-/* Page 16, window 40, chunks of 8: of a long context the positions p - 39 .. p + 7 touch 4 pages. */
+/* Page 16, window 40, chunks of 8: of a long context the positions p - 39 .. p + 7 touch 4
+ * pages. */
 static void window_gives_back(void **state) {
     (void)state;
     const int32_t cut[2] = {0, 16};
@@ -324,9 +326,9 @@ static void bad_sizes_are_named(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kv_pools *p = (kv_pools *)&rng_state;
         weft_error err = {0};
-        assert_int_equal(
-            open_with(bad[i].dcp, bad[i].cut, bad[i].v, bad[i].page_tokens, bad[i].n_page, &p, &err),
-            WEFT_ERR_SETUP);
+        assert_int_equal(open_with(bad[i].dcp, bad[i].cut, bad[i].v, bad[i].page_tokens,
+                                   bad[i].n_page, &p, &err),
+                         WEFT_ERR_SETUP);
         assert_int_equal(err.status, WEFT_ERR_SETUP);
         assert_non_null(strstr(err.text, bad[i].word));
         assert_ptr_equal(p, &rng_state);

@@ -68,7 +68,11 @@ static void test_bad_files(void **state) {
     json_t *expect = json_load_file(WEFT_GOLDEN "/gguf/bad/expect.json", 0, NULL);
     assert_int_equal(json_array_size(expect), 95);
     for (size_t i = 0; i < json_array_size(expect); i++) {
-        check(json_array_get(expect, i));
+        const json_t *entry = json_array_get(expect, i);
+        /* which pre-tokenisers are known is said by tok, and tested there */
+        if (strncmp(json_string_value(json_object_get(entry, "file")), "pre_", 4) != 0) {
+            check(entry);
+        }
     }
     json_decref(expect);
 }

@@ -33,8 +33,8 @@ static uint64_t mix(uint64_t x) {
     return x ^ x >> 31;
 }
 
-/* The toy model: cell(p) = mix(sum of cells before p, token p, p); next token = cell mod 100. With more
- * groups the sum has a part for each: of the cells that its window leaves in sight. */
+/* The toy model: cell(p) = mix(sum of cells before p, token p, p); next token = cell mod 100. With
+ * more groups the sum has a part for each: of the cells that its window leaves in sight. */
 static uint64_t cell_of(uint64_t before, int32_t token, int32_t position) {
     return mix(before + (uint64_t)token * 0x9E3779B97F4A7C15u + (uint64_t)position + 1);
 }
@@ -155,7 +155,8 @@ static uint64_t *cell_at(toy *t, const int32_t *pages, int32_t g, int32_t positi
                        position % t->u.page_tokens];
 }
 
-/* No page belongs to two slots that run, and the scheduler holds at least the pages that they know. */
+/* No page belongs to two slots that run, and the scheduler holds at least the pages that they
+ * know. */
 static void check_pages(toy *t, int32_t g) {
     uint8_t held[4096] = {0};
     int64_t known = 0;
@@ -284,8 +285,8 @@ static bool toy_step(toy *t) {
 }
 
 /* The answer by the model alone. */
-static void check_answer(const toy *t, const front *f, const int32_t *prompt, int32_t n_prompt, int32_t n_out,
-                         bool prompt_logits) {
+static void check_answer(const toy *t, const front *f, const int32_t *prompt, int32_t n_prompt,
+                         int32_t n_out, bool prompt_logits) {
     int32_t token[2 * MAX_LEN];
     uint64_t done[2 * MAX_LEN];
     memcpy(token, prompt, (size_t)n_prompt * sizeof *token);
