@@ -114,7 +114,7 @@ static void test_scores(void **state) {
     CHECK_IDS(t, "a<tool>b", block, a, tool, block, b); /* for every stretch */
     CHECK_IDS(t, "a\xC3\xA9", block, a, FIRST_BYTE + 0xC3, FIRST_BYTE + 0xA9);
     CHECK_IDS(t, "<s>", BOS);
-    check_ids(t, "", NULL, 0);
+    check_ids(t, "", (const int32_t[]){0}, 0);
     size_t n;
     assert_int_equal(tok_lead(t, &n)[0], BOS); /* usual for this model */
     assert_int_equal(n, 1);
