@@ -102,8 +102,8 @@ typedef struct weft_engine_params {
     int32_t max_num_batched_tokens; /* token rows in one step */
     int32_t max_model_len; /* prompt + answer of one request; 0: the model's, at most 8192 */
     /* Pages per rank of the layers that see the whole context, or that have the largest window
-     * where none does; 0: enough for max_num_seqs full requests within kv_bytes. Layers with a smaller
-     * window have fewer. */
+     * where none does; layers with a smaller window have fewer. 0: enough for max_num_seqs full
+     * requests within kv_bytes. */
     int32_t kv_pages;
     uint64_t kv_bytes; /* cache of all ranks together; 0: a quarter of the free memory at most */
     weft_kv_dtype kv_dtype;

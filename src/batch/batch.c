@@ -35,8 +35,8 @@ static int64_t min64(int64_t a, int64_t b) {
 
 /* Ints of the step block at most: id, position, places in the query and wire buffers and logits
  * index of own tokens; spans of the DCP group's pass-Q rows and of own pass-KV rows; and for each
- * group of layers a slot per received token, one table per request, own pages of all requests for every
- * member. */
+ * group of layers a slot per received token, one table per request, own pages of all requests for
+ * every member. */
 static int64_t max_block(const batch_builder *b) {
     const topo *t = b->topo;
     int64_t span_ints = (int64_t)(sizeof(kern_span) / sizeof(int32_t));

@@ -2,8 +2,8 @@
  * requests. Integers only; rank 0 of the scheduler owns it.
  *
  * Layers that need the same part of a context are a group, with physical pages of their own. A
- * group with a window takes pages only as far as the next step can reach, and gives back those that no
- * later query sees. */
+ * group with a window takes pages only as far as the next step can reach, and gives back those that
+ * no later query sees. */
 #ifndef WEFT_KV_KV_H
 #define WEFT_KV_KV_H
 
@@ -20,8 +20,8 @@ typedef struct kv_group {
 
 typedef struct kv_sizes {
     int32_t dcp;
-    const int32_t
-        *shard_cut; /* [dcp + 1]: pool r serves the shards [shard_cut[r], shard_cut[r + 1]) */
+    /* [dcp + 1]: pool r serves the shards [shard_cut[r], shard_cut[r + 1]) */
+    const int32_t *shard_cut;
     int32_t kv_shards, page_tokens;
     int32_t max_new; /* tokens of one request that a step computes at most */
     int32_t n_group;
