@@ -15,6 +15,7 @@ typedef struct model_reader {
     model_config *c; /* &d->config */
     bool folder;     /* of Hugging Face; else GGUF */
     bool *used;      /* [tensors] */
+    int32_t n_nextn; /* layers behind the last that stay unused (multi-token prediction) */
     weft_status status;
     weft_error *err;
 } model_reader;
@@ -49,6 +50,10 @@ bool read_text_is(model_reader *r, const char *folder, const char *gguf, const c
 void read_only_int(model_reader *r, const char *folder, const char *gguf, int32_t value);
 void read_only_flag(model_reader *r, const char *folder, const char *gguf, bool value);
 void read_only_text(model_reader *r, const char *folder, const char *gguf, const char *value);
+/* a * b values, refused when they are more than any matrix may have; `what` names them. */
+void read_product(model_reader *r, const char *what, int64_t a, int64_t b);
+/* A member that decides the result and has no default that all versions agree on. */
+void read_member_must(model_reader *r, const char *folder);
 /* Which layers have a window: layer_types, or GGUF's sliding_window_pattern (an array of flags, or
  * the period of the layers without). False when neither is there: `windowed` is as it was. */
 bool read_windows(model_reader *r, bool *windowed);

@@ -18,6 +18,9 @@ static weft_status layer(model_rank *r, const model_step *s, int32_t i) {
     return r->w->desc->layer[i].ffn > 0 ? program_mlp(r, s, i) : program_moe(r, s, i);
 }
 
+/* Heads are cut into whole panels of any table. */
+enum { HEAD_UNIT = 16 };
+
 static void read_mla_sizes(model_reader *r) {
     model_config *c = r->c;
     model_mla *m = &c->mla;
@@ -33,6 +36,13 @@ static void read_mla_sizes(model_reader *r) {
                   "attention.key_length_mla is %d, expected more than rope.dimension_count %d "
                   "(files without it are of an older converter)",
                   key, m->rope);
+    if (m->latent % HEAD_UNIT != 0 || m->value % HEAD_UNIT != 0)
+        read_fail(r, "latents of %d and values of %d: expected multiples of %d", m->latent,
+                  m->value, HEAD_UNIT);
+    int64_t n_head = r->status == WEFT_OK ? r->d->layer[0].n_head : 0;
+    read_product(r, "heads x their widths", n_head, (int64_t)m->nope + m->rope);
+    read_product(r, "heads x their widths", n_head, (int64_t)m->nope + m->value);
+    read_product(r, "heads x latent", n_head, (int64_t)m->latent + m->rope);
     read_only_int(r, NULL, "attention.key_length", m->latent + m->rope);
     read_only_int(r, NULL, "attention.value_length", m->latent);
     for (int32_t i = 0; i < c->n_layer && r->status == WEFT_OK; i++) {
@@ -120,6 +130,10 @@ static void read_moe_sizes(model_reader *r, bool v3) {
     m->ffn =
         read_int(r, "moe_intermediate_size", "expert_feed_forward_length", 1, 1 << 20, READ_MUST);
     m->shared_ffn = m->ffn * read_int(r, "n_shared_experts", "expert_shared_count", 0, 64, 0);
+    static const char *const decided[] = {"routed_scaling_factor", "n_group", "topk_group",
+                                          "norm_topk_prob"};
+    for (size_t i = 0; v3 && i < sizeof decided / sizeof *decided; i++)
+        read_member_must(r, decided[i]);
     m->scale = (float)read_real(r, "routed_scaling_factor", "expert_weights_scale", 1e-6, 1e6, 1);
     m->n_group = read_int(r, "n_group", "expert_group_count", 1, m->n_expert, 1);
     m->n_group_used =
@@ -168,6 +182,7 @@ static void describe(model_reader *r, bool v3) {
     read_only_flag(r, "rope_interleave", NULL, true);
     read_only_int(r, "moe_layer_freq", NULL, 1);
     read_moe_sizes(r, v3);
+    r->n_nextn = read_int(r, "num_nextn_predict_layers", NULL, 0, 64, 0);
     r->c->rope[0].truncate = true;
     int32_t rope = read_int(r, "qk_rope_head_dim", "rope.dimension_count", 2, 1 << 16, READ_MUST);
     if (r->status == WEFT_OK)

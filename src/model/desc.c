@@ -107,7 +107,6 @@ static const char *const harmless_members[] = {
     "output_hidden_states",
     "return_dict",
     "initial_context_length",
-    "num_nextn_predict_layers",
     "qk_head_dim",
     "head_dim",
     "vocab_size_per_layer_input",
@@ -190,10 +189,9 @@ static void check_member(model_reader *r, int32_t i) {
     snprintf(top, sizeof top, "%.*s", (int)(n < 99 ? n : 99), key);
     double value;
     bool off = load_value_number(r->file, i, &value) && value == 0; /* false is off as well */
-    char text[16];
-    load_value_text(r->file, i, text, sizeof text);
-    if (IN(top, harmless_members) || off || strcmp(text, "null") == 0 ||
-        strncmp(text, "0 x ", 4) == 0)
+    if (off && (strcmp(top, "is_causal") == 0 || strcmp(top, "use_causal_mask") == 0))
+        r->status = load_refuse(r->file, key, "true, or no such key", r->err);
+    if (IN(top, harmless_members) || off || load_array_length(r->file, key) == 0)
         return;
     r->status = load_refuse(r->file, key, "no such key", r->err);
 }
@@ -245,9 +243,9 @@ static bool may_stay(const model_reader *r, const char *name) {
     static const char inv_freq[] = "rotary_emb.inv_freq";
     if (n >= sizeof inv_freq - 1 && strcmp(name + n - (sizeof inv_freq - 1), inv_freq) == 0)
         return true;
-    return strncmp(name, layers, sizeof layers - 1) == 0 &&
-           atol(name + sizeof layers - 1) >= r->c->n_layer &&
-           load_has(r->file, "num_nextn_predict_layers");
+    long layer =
+        strncmp(name, layers, sizeof layers - 1) == 0 ? atol(name + sizeof layers - 1) : -1;
+    return layer >= r->c->n_layer && layer < (long)r->c->n_layer + r->n_nextn;
 }
 
 /* GGUF: endings and stems of tensors that take part in the computation of some model. Ignoring one
@@ -336,6 +334,21 @@ static void check_heads(model_reader *r) {
                       r->d->layer[i].n_kv_head, r->d->layer[0].n_kv_head);
 }
 
+/* Every layer has what its program runs, in widths that pairs fit. */
+static void check_layer(model_reader *r, int32_t i) {
+    const model_layer *l = &r->d->layer[i];
+    bool experts = r->c->moe.n_expert > 0 && l->m[MODEL_EXPERT_DOWN].t != NULL;
+    if (l->ffn > 0 ? l->m[MODEL_DOWN].t == NULL : !experts)
+        read_fail(r, "layer %d has no MLP: expected %s, or experts", i,
+                  r->folder ? "intermediate_size" : "feed_forward_length");
+    if (l->head_dim % 2 != 0 || l->value_dim % 2 != 0 || l->rope_dim % 2 != 0 ||
+        l->rope_dim > l->head_dim)
+        read_fail(r,
+                  "layer %d: heads of %d, values of %d, RoPE over %d: expected even numbers, and "
+                  "RoPE no wider than a head",
+                  i, l->head_dim, l->value_dim, l->rope_dim);
+}
+
 /* ---- opening ---- */
 
 static void for_show(model_desc *d) {
@@ -370,6 +383,10 @@ static void read_all(model_reader *r) {
         return;
     check_moe(r);
     check_heads(r);
+    for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++)
+        check_layer(r, i);
+    if (r->status != WEFT_OK)
+        return;
     for_show(r->d);
 }
 

@@ -24,9 +24,11 @@ static void read_layers(model_reader *r) {
         windowed[i] = (i + 1) % period != 0;
     if (windowed)
         read_windows(r, windowed);
+    read_member_must(r, "query_pre_attn_scalar");
     double scalar = read_real(r, "query_pre_attn_scalar", NULL, 1e-3, 1e9,
                               r->status == WEFT_OK ? r->d->layer[0].head_dim : 1);
-    if (!r->folder && c->n_layer == 62) /* the 27B: the converter does not write it down */
+    if (r->status == WEFT_OK && !r->folder &&
+        c->n_layer == 62) /* the 27B: the converter does not write it down */
         scalar = (double)c->hidden / r->d->layer[0].n_head;
     for (int32_t i = 0; r->status == WEFT_OK && i < c->n_layer; i++) {
         model_layer *l = &r->d->layer[i];
@@ -40,6 +42,7 @@ static void read_ropes(model_reader *r) {
     if (r->status != WEFT_OK)
         return;
     int32_t dim = r->d->layer[0].rope_dim;
+    r->c->rope[ROPE_FULL].truncate = r->c->rope[ROPE_WINDOW].truncate = true;
     read_rope(r, ROPE_FULL, dim, "full_attention");
     if (r->folder && load_has(r->file, "rope_parameters"))
         read_rope(r, ROPE_WINDOW, dim, "sliding_attention");

@@ -59,6 +59,7 @@ static void read_layers(model_reader *r) {
     for (int32_t i = 0; r->status == WEFT_OK && i < c->n_layer; i++) {
         model_layer *l = &r->d->layer[i];
         l->head_dim = l->value_dim = l->rope_dim = head_dim_of(r, i, windowed[i]);
+        read_product(r, "heads x their width", l->n_head, l->head_dim);
         l->window = windowed[i] ? window : 0;
         l->rope = windowed[i] ? ROPE_WINDOW : ROPE_FULL;
         l->scale = 1.0f;
@@ -82,6 +83,7 @@ static void read_full_rope(model_reader *r, int32_t dim) {
 /* The tables are as wide as the heads of their kind. */
 static void read_ropes(model_reader *r) {
     int32_t dim[2] = {0, 0};
+    r->c->rope[ROPE_FULL].truncate = r->c->rope[ROPE_WINDOW].truncate = true;
     for (int32_t i = 0; r->status == WEFT_OK && i < r->c->n_layer; i++) {
         const model_layer *l = &r->d->layer[i];
         if (dim[l->rope] != 0 && dim[l->rope] != l->rope_dim)
@@ -103,6 +105,7 @@ static void read_ple(model_reader *r) {
     model_config *c = r->c;
     c->ple = read_int(r, "hidden_size_per_layer_input", "embedding_length_per_layer_input", 0,
                       1 << 16, 0);
+    read_product(r, "layers x the width of their inputs", c->n_layer, c->ple);
     if (c->ple == 0 || r->status != WEFT_OK)
         return;
     int32_t all = c->n_layer * c->ple, vocab = c->n_vocab, hidden = c->hidden;

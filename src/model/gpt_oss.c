@@ -33,6 +33,8 @@ static void read_moe(model_reader *r) {
         read_int(r, "num_experts_per_tok", "expert_used_count", 1, c->moe.n_expert, READ_MUST);
     read_only_int(r, "experts_per_token", NULL, c->moe.n_used); /* the same under another name */
     c->moe.ffn = read_int(r, NULL, "expert_feed_forward_length", 1, 1 << 20, c->ffn);
+    read_product(r, "experts x their width", c->moe.n_expert, 2 * (int64_t)c->moe.ffn);
+    read_product(r, "experts x width", c->moe.n_expert, c->hidden);
     c->glu = (kern_glu_rule){.kind = KERN_GLU_CLAMPED,
                              .alpha = (float)read_real(r, "swiglu_alpha", NULL, 0, 100, 1.702),
                              .limit = (float)read_real(r, "swiglu_limit", NULL, 0, 1e6, 7)};
@@ -119,6 +121,7 @@ static void describe(model_reader *r) {
     read_layers(r);
     if (r->status != WEFT_OK)
         return;
+    r->c->rope[0].truncate = r->folder; /* GGUF cannot say it, the model was made without */
     read_rope(r, 0, r->d->layer[0].rope_dim, NULL);
     read_ends(r, false);
     read_gqa(r, (read_gqa_form){.halves = true, .qkv_bias = true, .o_bias = true});

@@ -7,18 +7,11 @@
 #include "model/arch.h"
 #include "model/program.h"
 
-static weft_status layer_dense(model_rank *r, const model_step *s, int32_t i) {
+static weft_status layer(model_rank *r, const model_step *s, int32_t i) {
     weft_status st = program_gqa(r, s, i);
-    return st == WEFT_OK ? program_mlp(r, s, i) : st;
-}
-
-static weft_status layer_moe(model_rank *r, const model_step *s, int32_t i) {
-    weft_status st = program_gqa(r, s, i);
-    return st == WEFT_OK ? program_moe(r, s, i) : st;
-}
-
-static weft_status layer_either(model_rank *r, const model_step *s, int32_t i) {
-    return r->w->desc->config.moe.n_expert > 0 ? layer_moe(r, s, i) : layer_dense(r, s, i);
+    if (st != WEFT_OK)
+        return st;
+    return r->w->desc->layer[i].ffn > 0 ? program_mlp(r, s, i) : program_moe(r, s, i);
 }
 
 static void read_router(model_reader *r) {
@@ -43,7 +36,9 @@ static void read_common(model_reader *r) {
     read_only_text(r, "hidden_act", NULL, "silu");
     read_only_flag(r, "mlp_bias", NULL, false);
     read_only_flag(r, "attention_bias", NULL, false);
-    int32_t window = read_int(r, "sliding_window", "attention.sliding_window", 0, INT32_MAX, 0);
+    bool plain = r->d->arch == &model_llama; /* a plain llama folder has no window */
+    int32_t window =
+        read_int(r, plain ? NULL : "sliding_window", "attention.sliding_window", 0, INT32_MAX, 0);
     for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++)
         r->d->layer[i].window = window;
     if (r->status == WEFT_OK)
@@ -62,8 +57,8 @@ static void describe(model_reader *r) {
 }
 
 const model_arch model_llama = {
-    .name = "llama", .model_type = "llama", .describe = describe, .layer = layer_either};
+    .name = "llama", .model_type = "llama", .describe = describe, .layer = layer};
 const model_arch model_mistral = {
-    .name = "mistral", .model_type = "mistral", .describe = describe, .layer = layer_dense};
+    .name = "mistral", .model_type = "mistral", .describe = describe, .layer = layer};
 const model_arch model_mixtral = {
-    .name = "mixtral", .model_type = "mixtral", .describe = describe, .layer = layer_moe};
+    .name = "mixtral", .model_type = "mixtral", .describe = describe, .layer = layer};

@@ -32,7 +32,8 @@ void *read_take(model_reader *r, size_t n, size_t item_bytes) {
 
 enum {
     KEY_BYTES = 160,
-    MAX_SIZE = 1 << 20, /* of a layer count, a head count or a width */
+    MAX_SIZE = 1 << 20, /* of a head count or a width */
+    MAX_LAYER = 1 << 12,
 };
 
 /* The source's own key; false when it has none, or something is wrong already. */
@@ -107,6 +108,17 @@ void read_only_text(model_reader *r, const char *folder, const char *gguf, const
         return;
     if (!read_text_is(r, folder, gguf, value) && r->status == WEFT_OK)
         r->status = load_refuse(r->file, key, expected, r->err);
+}
+
+void read_product(model_reader *r, const char *what, int64_t a, int64_t b) {
+    if (r->status == WEFT_OK && a * b > INT32_MAX / 4)
+        read_fail(r, "%s: %lld x %lld, expected at most %d in all", what, (long long)a,
+                  (long long)b, INT32_MAX / 4);
+}
+
+void read_member_must(model_reader *r, const char *folder) {
+    if (r->status == WEFT_OK && r->folder && !load_has(r->file, folder))
+        read_fail(r, "%s is missing from config.json", folder);
 }
 
 static const char layer_types[] = "layer_types";
@@ -249,7 +261,7 @@ static void read_vocabulary(model_reader *r) {
 
 static void read_sizes_with(model_reader *r, void (*read_widths)(model_reader *, model_layer *)) {
     model_config *c = r->c;
-    c->n_layer = read_int(r, "num_hidden_layers", "block_count", 1, MAX_SIZE, READ_MUST);
+    c->n_layer = read_int(r, "num_hidden_layers", "block_count", 1, MAX_LAYER, READ_MUST);
     c->hidden = read_int(r, "hidden_size", "embedding_length", 1, MAX_SIZE, READ_MUST);
     c->ffn = read_int(r, "intermediate_size", "feed_forward_length", 1, MAX_SIZE, 0);
     c->context_length =

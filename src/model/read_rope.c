@@ -57,6 +57,10 @@ static double turning_pair(const rope_keys *k, double turns, double length) {
 
 /* YaRN: pairs beyond `high` are slowed by `factor`, pairs below `low` stay. */
 static void scale_yarn(rope_keys *k, double *freq, model_rope *rope) {
+    if (!(k->base > 1.001)) {
+        read_fail(k->r, "YaRN over a RoPE base of %g: expected more than 1.001", k->base);
+        return;
+    }
     double fast = member(k, "beta_fast", "rope.scaling.yarn_beta_fast", 1e-3, 1e6, 32),
            slow = member(k, "beta_slow", "rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1);
     double length = original_length(k);
@@ -98,7 +102,8 @@ static void find_prefix(rope_keys *k, const char *under) {
         snprintf(k->prefix, sizeof k->prefix, newer ? "rope_parameters." : "rope_scaling.");
     char theta[128];
     snprintf(theta, sizeof theta, "%srope_theta", newer ? k->prefix : "");
-    k->base = read_real(k->r, theta, "rope.freq_base", 1, 1e30, 10000);
+    k->base = read_real(k->r, theta, "rope.freq_base", 1, 1e30,
+                        k->r->folder ? (double)READ_MUST : 10000.0);
 }
 
 static bool type_is(rope_keys *k, const char *type) {
@@ -167,6 +172,9 @@ static void stretch(rope_keys *k, double *freq, model_rope *rope) {
             freq[i] = i < (int32_t)(part * k->dim / 2) ? freq[i] / k->factor : 0;
     } else if (!type_is_absent(k) && !type_is(k, "default") && !type_is(k, "none"))
         refuse_type(k);
+    else if (type_is_absent(k) && k->factor != 1)
+        read_fail(k->r, "RoPE is scaled by %g, but nothing says how (%s is missing)", k->factor,
+                  k->r->folder ? "rope_type" : "rope.scaling.type");
     divide_by_tensor(k, freq);
 }
 

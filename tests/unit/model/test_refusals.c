@@ -135,6 +135,34 @@ static void test_features(void **state) {
     TRY_CONFIG(cases);
 }
 
+/* Sizes that a kernel cannot cut, members that have no default, features told by a flag's absence. */
+static void test_what_decides(void **state) {
+    (void)state;
+    static const folder_case cases[] = {
+        {"deepseek_v3", "\"v_head_dim\": 32", "\"v_head_dim\": 8",
+         "latents of 32 and values of 8: expected multiples of 16"},
+        {"deepseek_v2_lite", "\"kv_lora_rank\": 32", "\"kv_lora_rank\": 24",
+         "latents of 24 and values of 32"},
+        {"deepseek_v3", "\"routed_scaling_factor\": 2.5", "\"unused\": 0",
+         "routed_scaling_factor is missing"},
+        {"deepseek_v3", "\"norm_topk_prob\": true", "\"unused\": 0", "norm_topk_prob is missing"},
+        {"gemma3", "\"query_pre_attn_scalar\": 32", "\"unused\": 0",
+         "query_pre_attn_scalar is missing"},
+        {"mixtral", "\"rope_theta\": 1000000.0", "\"partial_rotary_factor\": 0",
+         "rope_theta is missing"},
+        {"llama_gqa3", "\"rope_type\": \"default\"", "\"factor\": 8.0",
+         "RoPE is scaled by 8, but nothing says how"},
+        {"llama_gqa3", "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4097",
+         "num_hidden_layers is 4097"},
+        MORE("qwen3", "\"is_causal\": false", "is_causal is false"),
+        MORE("qwen3", "\"is_causal\": true", "is_causal is true"),
+        MORE("llama_gqa3", "\"sliding_window\": 16", "sliding_window is 16"),
+        MORE("llama_gqa3", "\"num_nextn_predict_layers\": 1", "num_nextn_predict_layers is 1"),
+        MORE("llama_gqa3", "\"unknown\": \"null\"", "unknown is null"),
+    };
+    TRY_CONFIG(cases);
+}
+
 static void test_windows(void **state) {
     (void)state;
     static const folder_case cases[] = {
@@ -426,12 +454,13 @@ int main(void) {
         return 77;
     free(twin);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rope),           cmocka_unit_test(test_harmless),
-        cmocka_unit_test(test_features),       cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_experts),        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_folder_tensors), cmocka_unit_test(test_gguf_numbers),
-        cmocka_unit_test(test_gguf_texts),     cmocka_unit_test(test_gguf_missing),
-        cmocka_unit_test(test_gguf_surplus),   cmocka_unit_test(test_gguf_types),
+        cmocka_unit_test(test_rope),         cmocka_unit_test(test_harmless),
+        cmocka_unit_test(test_features),     cmocka_unit_test(test_what_decides),
+        cmocka_unit_test(test_windows),      cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_sizes),        cmocka_unit_test(test_folder_tensors),
+        cmocka_unit_test(test_gguf_numbers), cmocka_unit_test(test_gguf_texts),
+        cmocka_unit_test(test_gguf_missing), cmocka_unit_test(test_gguf_surplus),
+        cmocka_unit_test(test_gguf_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
