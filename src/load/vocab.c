@@ -340,7 +340,8 @@ weft_status load_read_vocab(load_model *m, weft_error *err) {
         (s = read_tokens(m, &scratch, &tokens, err)) == WEFT_OK &&
         (s = read_token_types(m, err)) == WEFT_OK && (s = read_scores(m, err)) == WEFT_OK &&
         (s = read_merges(m, &scratch, &tokens, err)) == WEFT_OK &&
-        (s = read_specials(m, err)) == WEFT_OK && (s = read_template(m, err)) == WEFT_OK) {
+        (s = read_specials(m, err)) == WEFT_OK) {
+        s = read_template(m, err);
     }
     load_arena_free(&scratch);
     return s;

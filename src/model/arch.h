@@ -58,6 +58,9 @@ void read_member_must(model_reader *r, const char *folder);
  * the period of the layers without). False when neither is there: `windowed` is as it was. */
 bool read_windows(model_reader *r, bool *windowed);
 
+/* Qwen's folders name a sliding_window that use_sliding_window switches off; on, it is refused. */
+void read_unused_window(model_reader *r);
+
 /* n_layer, hidden, ffn, heads, head_dim, context, eps, vocabulary, tied output; the layers, all alike:
  * GQA with a dense MLP, their scale 1 / sqrt(head_dim). */
 void read_sizes(model_reader *r);

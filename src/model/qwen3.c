@@ -11,11 +11,9 @@ static void describe(model_reader *r) {
     read_sizes(r);
     read_only_text(r, "hidden_act", NULL, "silu");
     read_only_flag(r, "attention_bias", NULL, false);
-    read_only_flag(r, "use_sliding_window", NULL, false);
+    read_unused_window(r);
     if (r->status != WEFT_OK)
         return;
-    if (r->folder) /* without use_sliding_window it is not looked at */
-        read_int(r, "sliding_window", NULL, 0, INT32_MAX, 0);
     r->c->rope[0].truncate = true;
     read_rope(r, 0, r->d->layer[0].rope_dim, NULL);
     read_ends(r, false);

@@ -29,9 +29,7 @@ static void describe(model_reader *r) {
     read_sizes(r);
     read_only_text(r, "hidden_act", NULL, "silu");
     read_only_flag(r, "attention_bias", NULL, false);
-    read_only_flag(r, "use_sliding_window", NULL, false);
-    if (r->folder) /* without use_sliding_window it is not looked at */
-        read_int(r, "sliding_window", NULL, 0, INT32_MAX, 0);
+    read_unused_window(r);
     read_router(r);
     if (r->status != WEFT_OK)
         return;

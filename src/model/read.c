@@ -168,6 +168,11 @@ bool read_windows(model_reader *r, bool *windowed) {
     return true;
 }
 
+void read_unused_window(model_reader *r) {
+    read_only_flag(r, "use_sliding_window", NULL, false);
+    read_int(r, "sliding_window", NULL, 0, INT32_MAX, 0);
+}
+
 /* ---- sizes ---- */
 
 /* The source's own name of a value, for messages. */

@@ -8,6 +8,7 @@
 #define WEFT_KERN_CPU_LINEAR_ISA_H
 
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "kern/cpu/cpu.h"
@@ -72,6 +73,13 @@ struct cpu_linear_isa {
 
 extern const cpu_linear_isa cpu_linear_scalar, cpu_linear_avx2, cpu_linear_avx512,
     cpu_linear_avx512vnni;
+
+/* What RMSNorm multiplies x with, before the weight: 1 / sqrt(mean of x^2 + eps). */
+static inline float cpu_norm_factor(const cpu_linear_isa *isa, const float *x, int32_t n,
+                                    float eps) {
+    float mean = isa->square_sum(x, n) / (float)n;
+    return 1.0f / sqrtf(mean + eps);
+}
 
 static inline float cpu_nan(void) {
     const uint32_t bits = 0xFFC00000u;

@@ -78,11 +78,6 @@ const float *cpu_tree_root(const cpu_linear_isa *isa, const tree_prog *tree, ker
     return stack[0];
 }
 
-static float norm_factor(const cpu_linear_isa *isa, const float *x, int32_t n, float eps) {
-    float mean = isa->square_sum(x, n) / (float)n;
-    return 1.0f / sqrtf(mean + eps);
-}
-
 /* x + t; with a norm in between t is needed whole before its first value is added. */
 static void add_half(kern_dev *dev, int32_t thread, const kern_reduce_norm *p, int32_t r,
                      float *x) {
@@ -103,7 +98,7 @@ static void add_half(kern_dev *dev, int32_t thread, const kern_reduce_norm *p, i
             isa->add(x + j, x + j, t, n);
     }
     if (post) {
-        isa->scale(whole, norm_factor(isa, whole, p->hidden, p->eps), post, p->hidden, whole);
+        isa->scale(whole, cpu_norm_factor(isa, whole, p->hidden, p->eps), post, p->hidden, whole);
         isa->add(x, x, whole, p->hidden);
     }
     for (int32_t j = 0; p->x_scale != 1.0f && j < p->hidden; j++)
@@ -117,7 +112,7 @@ static void norm_row(kern_dev *dev, int32_t thread, const void *op, int32_t r) {
     if (p->tree)
         add_half(dev, thread, p, r, x);
     float *out = row_to_make(dev, thread, &p->out, r);
-    isa->scale(x, norm_factor(isa, x, p->hidden, p->eps), cpu_ptr(p->weight), p->hidden, out);
+    isa->scale(x, cpu_norm_factor(isa, x, p->hidden, p->eps), cpu_ptr(p->weight), p->hidden, out);
     cpu_act_write_row(isa, &p->out, r, out);
 }
 

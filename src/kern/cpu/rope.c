@@ -32,12 +32,10 @@ static size_t index_at(kern_mem list, int32_t i) {
     return (size_t)((const int32_t *)cpu_ptr(list))[i];
 }
 
-/* As reduce_norm norms a row of n. */
 static void norm_head(const kern_dev *dev, const float *x, const float *weight, int32_t n,
                       float eps, float *out) {
     const cpu_linear_isa *isa = dev->isa->linear;
-    float mean = isa->square_sum(x, n) / (float)n;
-    isa->scale(x, 1.0f / sqrtf(mean + eps), weight, n, out);
+    isa->scale(x, cpu_norm_factor(isa, x, n, eps), weight, n, out);
 }
 
 /* Scratch of a thread. */
