@@ -4,6 +4,7 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(LIBEVENT REQUIRED IMPORTED_TARGET libevent libevent_pthreads)
 
 # One static library per folder of src/, linked to the modules below it. scripts/check-includes holds the same order.
 set(WEFT_MODULES "")
@@ -49,6 +50,11 @@ target_include_directories(weft PUBLIC
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
 target_link_libraries(weft PUBLIC PkgConfig::PCRE2 PkgConfig::JANSSON PkgConfig::UTF8PROC PkgConfig::XXHASH
   Threads::Threads)
+
+# The server belongs to the program, not to the library: it uses the public header.
+weft_module(http base PkgConfig::LIBEVENT)
+weft_module(openai base PkgConfig::JANSSON)
+weft_module(serve openai http base PkgConfig::XXHASH)
 
 file(GLOB cli CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cli/*.c)
 if(cli AND TARGET weft_engine)
