@@ -113,7 +113,9 @@ typedef struct weft_engine_params {
     weft_kv_dtype kv_dtype;
     weft_exchange exchange;
     int32_t cp_min_split; /* prompts shorter than this stay on one rank */
-    bool prefix_cache;    /* pages of a context that was computed before are used again */
+    /* Every context is computed from its start. Else the pages of contexts that were computed before
+     * are kept while there is room, and used again by requests that begin alike. */
+    bool no_prefix_cache;
     /* Level of the kernels; "auto": the best of this machine; NULL: what the environment variable
      * WEFT_ISA says, else "auto". */
     const char *isa;
@@ -156,6 +158,7 @@ typedef struct weft_kv_group {
     uint64_t token_bytes;        /* of a token on one rank */
     int64_t n_page, n_page_used; /* over the ranks of one cache replica */
     int64_t n_page_most;         /* used at any time so far */
+    int64_t n_page_idle;         /* in no request's use, kept for the prefix cache */
 } weft_kv_group;
 #define WEFT_MAX_KV_GROUP 4
 
