@@ -56,7 +56,9 @@ typedef struct weft_model_info {
     int32_t n_layer, n_vocab, n_head, n_kv_head, head_dim, hidden, ffn, context_length;
     int64_t n_parameter; /* elements of all tensors */
     int64_t file_bytes;
-    bool has_text; /* false: a folder without a tokeniser; prompts and answers are ids */
+    int32_t bos, eos;          /* tokens; -1: none */
+    const char *chat_template; /* as the model brings it; NULL: none */
+    bool has_text;             /* false: a folder without a tokeniser; prompts and answers are ids */
 } weft_model_info;
 
 /* Maps the file at `path` (.gguf, or a folder in Hugging Face layout), validates all of it, and builds the tokeniser. WEFT_ERR_FILE

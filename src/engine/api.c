@@ -43,7 +43,17 @@ weft_status weft_model_open(const char *path, weft_model **out, weft_error *err)
                                 .context_length = c->context_length,
                                 .n_parameter = parameter_count(m->desc->file),
                                 .file_bytes = load_file_bytes(m->desc->file),
+                                .bos = tok_bos(m->tok),
+                                .eos = tok_eos(m->tok),
                                 .has_text = tok_has_text(m->tok)};
+    load_string template = load_get_vocab(m->desc->file)->chat_template;
+    if (template.data) {
+        m->info.chat_template = m->chat_template = strndup(template.data, template.bytes);
+        if (!m->chat_template) {
+            weft_model_close(m);
+            return error_set(err, WEFT_ERR_MEMORY, "no memory for the chat template");
+        }
+    }
     *out = m;
     return WEFT_OK;
 }
@@ -51,6 +61,7 @@ weft_status weft_model_open(const char *path, weft_model **out, weft_error *err)
 void weft_model_close(weft_model *m) {
     if (!m)
         return;
+    free(m->chat_template);
     tok_destroy(m->tok);
     model_desc_close(m->desc);
     free(m);

@@ -25,6 +25,7 @@
 struct weft_model {
     model_desc *desc;
     tok *tok; /* NULL: a folder without a tokeniser; prompts are ids */
+    char *chat_template; /* NULL: none */
     weft_model_info info;
 };
 
