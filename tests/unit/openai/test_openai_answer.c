@@ -74,6 +74,13 @@ static openai_request request(openai_kind kind, openai_prompt *p) {
         .kind = kind, .prompt = p, .n_prompt = 1, .n = 1, .max_tokens = -1, .logprobs = -1};
 }
 
+static uint32_t random_state;
+
+static uint32_t below(uint32_t n) {
+    random_state = random_state * 1664525 + 1013904223;
+    return (random_state >> 8) % n;
+}
+
 typedef struct step {
     int32_t choice;
     weft_event ev;
@@ -211,14 +218,14 @@ static void chat_reply(void **state) {
     const step steps[] = {{0, token(HE, 0, "He")},
                           {1, token(HE, 0, "x")},
                           {0, token(LLO, 0, "llo")},
-                          {1, end(WEFT_FINISH_STOP, 1, 3, "")},
+                          {1, end(WEFT_FINISH_STOP, 1, 1, "")},
                           {0, end(WEFT_FINISH_LENGTH, 2, 2, "!")}};
     CHECK(&q, steps,
           "{\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"Hello!\","
           "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"length\"},"
           "{\"index\":1,\"message\":{\"role\":\"assistant\",\"content\":\"x\","
           "\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\"}]," //
-          USAGE(3, 3, 6, 2) "}");
+          USAGE(3, 3, 6, 1) "}");
 }
 
 /* ---- log-probabilities ---- */
@@ -267,15 +274,20 @@ static void offsets_with_stops(void **state) {
                           {0, token(NI_1, -1, "")},
                           {0, token(NI_2, -1, "")},
                           {0, token(HE, -1, "llo\xE4\xBD\xA0He")},
-                          {0, end(WEFT_FINISH_LENGTH, 5, 0, "")}};
+                          {0, token(NI_1, -1, "")},
+                          {0, token(HE, -1, "\xEF\xBF\xBDHe")},
+                          {0, token(LLO, -1, "")},
+                          {0, end(WEFT_FINISH_LENGTH, 8, 0, "llo")}};
     CHECK(&q, steps,
-          "{\"choices\":[{\"index\":0,\"text\":\"Hello\xE4\xBD\xA0He\",\"logprobs\":{"
-          "\"tokens\":[\"He\",\"llo\",\"bytes:\\\\xe4\",\"bytes:\\\\xbd\\\\xa0\",\"He\"],"
-          "\"token_logprobs\":[-1,-1,-1,-1,-1],"
+          "{\"choices\":[{\"index\":0,\"text\":\"Hello\xE4\xBD\xA0He\xEF\xBF\xBDHello\","
+          "\"logprobs\":{\"tokens\":[\"He\",\"llo\",\"bytes:\\\\xe4\","
+          "\"bytes:\\\\xbd\\\\xa0\",\"He\",\"bytes:\\\\xe4\",\"He\",\"llo\"],"
+          "\"token_logprobs\":[-1,-1,-1,-1,-1,-1,-1,-1],"
           "\"top_logprobs\":[{\"He\":-1},{\"llo\":-1},{\"bytes:\\\\xe4\":-1},"
-          "{\"bytes:\\\\xbd\\\\xa0\":-1},{\"He\":-1}],"
-          "\"text_offset\":[0,2,5,5,6]},\"finish_reason\":\"length\"}]," //
-          USAGE(3, 5, 8, 0) "}");
+          "{\"bytes:\\\\xbd\\\\xa0\":-1},{\"He\":-1},{\"bytes:\\\\xe4\":-1},{\"He\":-1},{\"llo\":-"
+          "1}],"
+          "\"text_offset\":[0,2,5,5,6,8,8,11]},\"finish_reason\":\"length\"}]," //
+          USAGE(3, 8, 11, 0) "}");
 }
 
 static void chat_logprobs(void **state) {
@@ -310,13 +322,13 @@ static void numbers(void **state) {
           "\"token_logprobs\":[null,null],\"top_logprobs\":[{\"llo\":null,\"He\":null},"
           "{\"llo\":null,\"He\":null}],\"text_offset\":[0,1]},\"finish_reason\":\"length\"}]," //
           USAGE(3, 2, 5, 0) "}");
-    static const float exact[] = {-0.1f,          -1e-30f, -3.4e38f, -12345.678f,
-                                  -1.1920929e-7f, 0,       -1e-45f};
-    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++) {
-        const step steps[] = {{0, token(HE, exact[i], "a")}};
+    random_state = 1;
+    for (int i = 0; i < 1000; i++) {
+        float exact = -ldexpf((float)below(1 << 24), (int)below(60) - 40);
+        const step steps[] = {{0, token(HE, exact, "a")}};
         char *text = answer(&q, steps, 1);
         const char *number = strstr(text, "\"token_logprobs\":[") + strlen("\"token_logprobs\":[");
-        assert_true(strtof(number, NULL) == exact[i]);
+        assert_true(strtof(number, NULL) == exact);
         free(text);
     }
 }
@@ -526,13 +538,6 @@ static void stream_of_logprobs(void **state) {
 
 /* ---- a stream says what the reply says ---- */
 
-static uint32_t random_state;
-
-static uint32_t below(uint32_t n) {
-    random_state = random_state * 1664525 + 1013904223;
-    return (random_state >> 8) % n;
-}
-
 static size_t random_steps(const openai_request *q, step *steps) {
     static const char *const text[] = {"", "", "a", "\"", "\xE4\xBD\xA0", "\n\n", "He said: "};
     size_t n = 0;
@@ -708,6 +713,15 @@ static void error_bodies(void **state) {
     assert_string_equal(json_string_value(json_object_get(error, "code")), "rate_limit_exceeded");
     json_decref(v);
     free(body);
+    /* overlong forms, a surrogate, past the last character */
+    static const char *const bad[] = {"\xC0\x80", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
+                                      "\xED\xA0\x80", "\xF4\x90\x80\x80"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        body = openai_detokenize_body(bad[i], strlen(bad[i]));
+        assert_int_equal(strlen(body), strlen("{\"prompt\":\"\"}") + 3 * strlen(bad[i]));
+        json_decref(load(body, strlen(body)));
+        free(body);
+    }
     openai_error_set(&e, 500, "server_error", "", "bad \xFF\xC3 bytes \xE4\xBD");
     body = openai_error_body(&e);
     assert_string_equal(body, "{\"error\":{\"message\":\"bad \xEF\xBF\xBD\xEF\xBF\xBD bytes "
