@@ -1,7 +1,6 @@
 /* Growing bytes, and JSON values written into them. */
 #include "openai/text.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,9 +43,16 @@ void openai_puts(openai_text *t, const char *text) {
 }
 
 void openai_put_integer(openai_text *t, int64_t v) {
-    char digits[24];
-    int n = snprintf(digits, sizeof digits, "%" PRId64, v);
-    openai_put(t, digits, (size_t)n);
+    char digits[24], *p = digits + sizeof digits;
+    uint64_t rest = v < 0 ? -(uint64_t)v : (uint64_t)v;
+    do {
+        *--p = (char)('0' + rest % 10);
+        rest /= 10;
+    } while (rest > 0);
+    if (v < 0) {
+        *--p = '-';
+    }
+    openai_put(t, p, (size_t)(digits + sizeof digits - p));
 }
 
 void openai_put_float(openai_text *t, float v) {
