@@ -46,15 +46,18 @@ static void check_error(const openai_error *e) {
     free(body);
 }
 
-/* What sample_check and the engine's submit ask for. */
-static void check_request(const openai_request *q) {
+/* As sample_check asks for. */
+static void check_sampling(const openai_request *q) {
     const weft_sampling *s = &q->sampling;
     CHECK(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1);
     CHECK(s->min_p >= 0 && s->min_p <= 1 && s->top_k >= -1);
     CHECK(isfinite(s->repetition_penalty) && s->repetition_penalty > 0);
     CHECK(fabsf(s->presence_penalty) <= 2 && fabsf(s->frequency_penalty) <= 2);
     CHECK(s->n_top >= 0 && s->n_top <= WEFT_MAX_TOP && s->n_top <= q->logprobs + 1);
-    CHECK(q->n >= 1 && q->n <= MAX_N && q->n_prompt >= 1 && q->n_prompt <= MAX_PROMPT);
+}
+
+/* As the engine's submit asks for. */
+static void check_ends(const openai_request *q) {
     CHECK(q->max_tokens >= -1 && q->max_tokens <= MAX_LEN);
     CHECK(q->n_stop <= WEFT_MAX_STOP && q->n_bias <= WEFT_MAX_BIAS);
     for (int32_t i = 0; i < q->n_stop; i++) {
@@ -69,6 +72,10 @@ static void check_request(const openai_request *q) {
     }
     CHECK(q->timeout_s >= 0 && q->timeout_s <= 86400);
     CHECK(q->cache_salt == NULL || q->cache_salt[0] != '\0');
+}
+
+static void check_prompts(const openai_request *q) {
+    CHECK(q->n >= 1 && q->n <= MAX_N && q->n_prompt >= 1 && q->n_prompt <= MAX_PROMPT);
     for (int32_t i = 0; i < q->n_message; i++) {
         CHECK(q->role[i][0] != '\0' && q->content[i] != NULL);
     }
@@ -166,7 +173,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         check_error(&e);
         return 0;
     }
-    check_request(q);
+    check_sampling(q);
+    check_ends(q);
+    check_prompts(q);
     if (kind == OPENAI_COMPLETION || kind == OPENAI_CHAT) {
         check_answer(q);
     }

@@ -23,7 +23,8 @@ static bool refuse_json(openai_error *err, const json_error_t *why) {
         {json_error_end_of_input_expected, "goes on after its JSON value"},
     };
     enum json_error_code code = json_error_code(why);
-    if (code == json_error_out_of_memory) {
+    /* jansson says nothing at all where most of its allocations fail */
+    if (code == json_error_out_of_memory || why->line < 0) {
         return openai_error_set(err, 503, "server_error", "", "no memory for the request");
     }
     const char *text = "is not JSON";

@@ -101,7 +101,7 @@ static bool read_stop(openai_reader *r) {
                                  : openai_refuse_kind(r, "stop", v, "a string or a list of them");
     }
     for (size_t i = 0; i < n; i++) {
-        char at[16];
+        char at[32];
         snprintf(at, sizeof at, "stop[%zu]", i);
         if (!read_one_stop(r, at, json_array_get(v, i))) {
             return false;

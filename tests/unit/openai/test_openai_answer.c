@@ -309,7 +309,7 @@ static void chat_logprobs(void **state) {
           USAGE(3, 2, 5, 0) "}");
 }
 
-static void numbers(void **state) {
+static void numbers_of_all_kinds(void **state) {
     (void)state;
     openai_prompt p;
     openai_request q = request(OPENAI_COMPLETION, &p);
@@ -769,7 +769,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completion_reply),    cmocka_unit_test(chat_reply),
         cmocka_unit_test(completion_logprobs), cmocka_unit_test(offsets_with_stops),
-        cmocka_unit_test(chat_logprobs),       cmocka_unit_test(numbers),
+        cmocka_unit_test(chat_logprobs),       cmocka_unit_test(numbers_of_all_kinds),
         cmocka_unit_test(echo_without_tokens), cmocka_unit_test(echo_and_tokens),
         cmocka_unit_test(echo_with_gaps),      cmocka_unit_test(echo_offsets),
         cmocka_unit_test(completion_stream),   cmocka_unit_test(chat_stream),

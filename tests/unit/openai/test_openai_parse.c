@@ -220,127 +220,127 @@ static void errors_do_not_echo(void **state) {
 
 /* ---- fields that are refused ---- */
 
+/* kinds: c completions, h chats, b both */
+static const struct {
+    char kind;
+    const char *fields, *param;
+} wrong_value[] = {
+    {'b', "\"model\":1", "model"},
+    {'b', "\"max_tokens\":-1", "max_tokens"},
+    {'h', "\"max_tokens\":0", "max_tokens"},
+    {'h', "\"max_completion_tokens\":0", "max_completion_tokens"},
+    {'b', "\"max_tokens\":65", "max_tokens"},
+    {'b', "\"max_tokens\":2147483648", "max_tokens"},
+    {'b', "\"max_tokens\":1000000000000", "max_tokens"},
+    {'b', "\"max_tokens\":9223372036854775808", "max_tokens"},
+    {'b', "\"max_tokens\":-9223372036854775809", "max_tokens"},
+    {'b', "\"max_tokens\":1e300", "max_tokens"},
+    {'b', "\"max_tokens\":1.5", "max_tokens"},
+    {'b', "\"max_tokens\":\"5\"", "max_tokens"},
+    {'b', "\"max_tokens\":true", "max_tokens"},
+    {'b', "\"max_tokens\":5,\"max_completion_tokens\":6", "max_tokens"},
+    {'b', "\"n\":0", "n"},
+    {'b', "\"n\":-1", "n"},
+    {'b', "\"n\":5", "n"},
+    {'b', "\"n\":1000000", "n"},
+    {'b', "\"n\":[1]", "n"},
+    {'b', "\"best_of\":2", "best_of"},
+    {'b', "\"n\":2,\"best_of\":3", "best_of"},
+    {'b', "\"n\":2,\"best_of\":99999999999", "best_of"},
+    {'b', "\"temperature\":-0.1", "temperature"},
+    {'b', "\"temperature\":2.01", "temperature"},
+    {'b', "\"temperature\":1e300", "temperature"},
+    {'b', "\"temperature\":\"hot\"", "temperature"},
+    {'b', "\"top_p\":0", "top_p"},
+    {'b', "\"top_p\":1e-60", "top_p"}, /* 0 as a float */
+    {'b', "\"top_p\":1.01", "top_p"},
+    {'b', "\"top_p\":-1", "top_p"},
+    {'b', "\"top_k\":-2", "top_k"},
+    {'b', "\"top_k\":2147483648", "top_k"},
+    {'b', "\"min_p\":-0.01", "min_p"},
+    {'b', "\"min_p\":1.01", "min_p"},
+    {'b', "\"repetition_penalty\":0", "repetition_penalty"},
+    {'b', "\"repetition_penalty\":1e-60", "repetition_penalty"},
+    {'b', "\"repetition_penalty\":1e39", "repetition_penalty"},
+    {'b', "\"presence_penalty\":2.1", "presence_penalty"},
+    {'b', "\"frequency_penalty\":-2.1", "frequency_penalty"},
+    {'b', "\"frequency_penalty\":{}", "frequency_penalty"},
+    {'b', "\"seed\":1.5", "seed"},
+    {'b', "\"seed\":9223372036854775808", "seed"},
+    {'b', "\"seed\":\"1\"", "seed"},
+    {'b', "\"stop\":\"\"", "stop"},
+    {'b', "\"stop\":[\"a\",\"\"]", "stop[1]"},
+    {'b', "\"stop\":[\"a\",null]", "stop[1]"},
+    {'b', "\"stop\":[[\"a\"]]", "stop[0]"},
+    {'b', "\"stop\":5", "stop"},
+    {'b', "\"stop\":{\"a\":1}", "stop"},
+    {'b', "\"stop\":\"a\\u0000\"", "stop"},
+    {'b', "\"logit_bias\":[1]", "logit_bias"},
+    {'b', "\"logit_bias\":{\"100\":1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"-1\":1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"\":1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"05\":1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"00\":1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"+5\":1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"5.0\":1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\" 5\":1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"99999999999999999999\":1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"5\":100.1}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"5\":-101}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"5\":null}", "logit_bias"},
+    {'b', "\"logit_bias\":{\"5\":\"1\"}", "logit_bias"},
+    {'c', "\"logprobs\":21", "logprobs"},
+    {'c', "\"logprobs\":-1", "logprobs"},
+    {'c', "\"logprobs\":true", "logprobs"},
+    {'h', "\"logprobs\":5", "logprobs"},
+    {'h', "\"logprobs\":true,\"top_logprobs\":21", "top_logprobs"},
+    {'h', "\"logprobs\":true,\"top_logprobs\":1000000000", "top_logprobs"},
+    {'h', "\"logprobs\":true,\"top_logprobs\":true", "top_logprobs"},
+    {'h', "\"logprobs\":false,\"top_logprobs\":2", "top_logprobs"},
+    {'h', "\"top_logprobs\":2", "top_logprobs"},
+    {'c', "\"echo\":1", "echo"},
+    {'c', "\"add_special_tokens\":\"no\"", "add_special_tokens"},
+    {'h', "\"add_generation_prompt\":1", "add_generation_prompt"},
+    {'b', "\"stream\":\"true\"", "stream"},
+    {'b', "\"stream\":1", "stream"},
+    {'b', "\"stream_options\":{}", "stream_options"},
+    {'b', "\"stream\":false,\"stream_options\":{\"include_usage\":true}", "stream_options"},
+    {'b', "\"stream\":true,\"stream_options\":true", "stream_options"},
+    {'b', "\"stream\":true,\"stream_options\":{\"include_usage\":1}",
+     "stream_options.include_usage"},
+    {'b', "\"ignore_eos\":0", "ignore_eos"},
+    {'b', "\"timeout\":0", "timeout"},
+    {'b', "\"timeout\":-1", "timeout"},
+    {'b', "\"timeout\":86401", "timeout"},
+    {'b', "\"timeout\":\"1s\"", "timeout"},
+    {'b', "\"cache_salt\":\"\"", "cache_salt"},
+    {'b', "\"cache_salt\":1", "cache_salt"},
+    {'b', "\"cache_salt\":\"a\\u0000b\"", "cache_salt"},
+    {'b', "\"suffix\":\"x\"", "suffix"},
+    {'b', "\"tools\":[{\"type\":\"function\"}]", "tools"},
+    {'b', "\"tools\":5", "tools"},
+    {'b', "\"functions\":[{}]", "functions"},
+    {'b', "\"tool_choice\":\"required\"", "tool_choice"},
+    {'b', "\"tool_choice\":{\"type\":\"function\"}", "tool_choice"},
+    {'b', "\"function_call\":{\"name\":\"f\"}", "function_call"},
+    {'b', "\"response_format\":{\"type\":\"json_object\"}", "response_format"},
+    {'b', "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}", "response_format"},
+    {'b', "\"response_format\":\"text\"", "response_format"},
+    {'b', "\"response_format\":{}", "response_format"},
+    {'b', "\"guided_regex\":\"(a+)+$\"", "guided_regex"},
+    {'b', "\"min_tokens\":5", "min_tokens"},
+    {'b', "\"stop_token_ids\":[5]", "stop_token_ids"},
+    {'b', "\"use_beam_search\":true", "use_beam_search"},
+};
+
 static void wrong_values(void **state) {
     (void)state;
-    /* kinds: c completions, h chats, b both */
-    static const struct {
-        char kind;
-        const char *fields, *param;
-    } item[] = {
-        {'b', "\"model\":1", "model"},
-        {'b', "\"max_tokens\":-1", "max_tokens"},
-        {'h', "\"max_tokens\":0", "max_tokens"},
-        {'h', "\"max_completion_tokens\":0", "max_completion_tokens"},
-        {'b', "\"max_tokens\":65", "max_tokens"},
-        {'b', "\"max_tokens\":2147483648", "max_tokens"},
-        {'b', "\"max_tokens\":1000000000000", "max_tokens"},
-        {'b', "\"max_tokens\":9223372036854775808", "max_tokens"},
-        {'b', "\"max_tokens\":-9223372036854775809", "max_tokens"},
-        {'b', "\"max_tokens\":1e300", "max_tokens"},
-        {'b', "\"max_tokens\":1.5", "max_tokens"},
-        {'b', "\"max_tokens\":\"5\"", "max_tokens"},
-        {'b', "\"max_tokens\":true", "max_tokens"},
-        {'b', "\"max_tokens\":5,\"max_completion_tokens\":6", "max_tokens"},
-        {'b', "\"n\":0", "n"},
-        {'b', "\"n\":-1", "n"},
-        {'b', "\"n\":5", "n"},
-        {'b', "\"n\":1000000", "n"},
-        {'b', "\"n\":[1]", "n"},
-        {'b', "\"best_of\":2", "best_of"},
-        {'b', "\"n\":2,\"best_of\":3", "best_of"},
-        {'b', "\"n\":2,\"best_of\":99999999999", "best_of"},
-        {'b', "\"temperature\":-0.1", "temperature"},
-        {'b', "\"temperature\":2.01", "temperature"},
-        {'b', "\"temperature\":1e300", "temperature"},
-        {'b', "\"temperature\":\"hot\"", "temperature"},
-        {'b', "\"top_p\":0", "top_p"},
-        {'b', "\"top_p\":1e-60", "top_p"}, /* 0 as a float */
-        {'b', "\"top_p\":1.01", "top_p"},
-        {'b', "\"top_p\":-1", "top_p"},
-        {'b', "\"top_k\":-2", "top_k"},
-        {'b', "\"top_k\":2147483648", "top_k"},
-        {'b', "\"min_p\":-0.01", "min_p"},
-        {'b', "\"min_p\":1.01", "min_p"},
-        {'b', "\"repetition_penalty\":0", "repetition_penalty"},
-        {'b', "\"repetition_penalty\":1e-60", "repetition_penalty"},
-        {'b', "\"repetition_penalty\":1e39", "repetition_penalty"},
-        {'b', "\"presence_penalty\":2.1", "presence_penalty"},
-        {'b', "\"frequency_penalty\":-2.1", "frequency_penalty"},
-        {'b', "\"frequency_penalty\":{}", "frequency_penalty"},
-        {'b', "\"seed\":1.5", "seed"},
-        {'b', "\"seed\":9223372036854775808", "seed"},
-        {'b', "\"seed\":\"1\"", "seed"},
-        {'b', "\"stop\":\"\"", "stop"},
-        {'b', "\"stop\":[\"a\",\"\"]", "stop[1]"},
-        {'b', "\"stop\":[\"a\",null]", "stop[1]"},
-        {'b', "\"stop\":[[\"a\"]]", "stop[0]"},
-        {'b', "\"stop\":5", "stop"},
-        {'b', "\"stop\":{\"a\":1}", "stop"},
-        {'b', "\"stop\":\"a\\u0000\"", "stop"},
-        {'b', "\"logit_bias\":[1]", "logit_bias"},
-        {'b', "\"logit_bias\":{\"100\":1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"-1\":1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"\":1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"05\":1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"00\":1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"+5\":1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"5.0\":1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\" 5\":1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"99999999999999999999\":1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"5\":100.1}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"5\":-101}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"5\":null}", "logit_bias"},
-        {'b', "\"logit_bias\":{\"5\":\"1\"}", "logit_bias"},
-        {'c', "\"logprobs\":21", "logprobs"},
-        {'c', "\"logprobs\":-1", "logprobs"},
-        {'c', "\"logprobs\":true", "logprobs"},
-        {'h', "\"logprobs\":5", "logprobs"},
-        {'h', "\"logprobs\":true,\"top_logprobs\":21", "top_logprobs"},
-        {'h', "\"logprobs\":true,\"top_logprobs\":1000000000", "top_logprobs"},
-        {'h', "\"logprobs\":true,\"top_logprobs\":true", "top_logprobs"},
-        {'h', "\"logprobs\":false,\"top_logprobs\":2", "top_logprobs"},
-        {'h', "\"top_logprobs\":2", "top_logprobs"},
-        {'c', "\"echo\":1", "echo"},
-        {'c', "\"add_special_tokens\":\"no\"", "add_special_tokens"},
-        {'h', "\"add_generation_prompt\":1", "add_generation_prompt"},
-        {'b', "\"stream\":\"true\"", "stream"},
-        {'b', "\"stream\":1", "stream"},
-        {'b', "\"stream_options\":{}", "stream_options"},
-        {'b', "\"stream\":false,\"stream_options\":{\"include_usage\":true}", "stream_options"},
-        {'b', "\"stream\":true,\"stream_options\":true", "stream_options"},
-        {'b', "\"stream\":true,\"stream_options\":{\"include_usage\":1}",
-         "stream_options.include_usage"},
-        {'b', "\"ignore_eos\":0", "ignore_eos"},
-        {'b', "\"timeout\":0", "timeout"},
-        {'b', "\"timeout\":-1", "timeout"},
-        {'b', "\"timeout\":86401", "timeout"},
-        {'b', "\"timeout\":\"1s\"", "timeout"},
-        {'b', "\"cache_salt\":\"\"", "cache_salt"},
-        {'b', "\"cache_salt\":1", "cache_salt"},
-        {'b', "\"cache_salt\":\"a\\u0000b\"", "cache_salt"},
-        {'b', "\"suffix\":\"x\"", "suffix"},
-        {'b', "\"tools\":[{\"type\":\"function\"}]", "tools"},
-        {'b', "\"tools\":5", "tools"},
-        {'b', "\"functions\":[{}]", "functions"},
-        {'b', "\"tool_choice\":\"required\"", "tool_choice"},
-        {'b', "\"tool_choice\":{\"type\":\"function\"}", "tool_choice"},
-        {'b', "\"function_call\":{\"name\":\"f\"}", "function_call"},
-        {'b', "\"response_format\":{\"type\":\"json_object\"}", "response_format"},
-        {'b', "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}",
-         "response_format"},
-        {'b', "\"response_format\":\"text\"", "response_format"},
-        {'b', "\"response_format\":{}", "response_format"},
-        {'b', "\"guided_regex\":\"(a+)+$\"", "guided_regex"},
-        {'b', "\"min_tokens\":5", "min_tokens"},
-        {'b', "\"stop_token_ids\":[5]", "stop_token_ids"},
-        {'b', "\"use_beam_search\":true", "use_beam_search"},
-    };
-    for (size_t i = 0; i < sizeof item / sizeof *item; i++) {
-        if (item[i].kind != 'h') {
-            refused_with(OPENAI_COMPLETION, item[i].fields, item[i].param);
+    for (size_t i = 0; i < sizeof wrong_value / sizeof *wrong_value; i++) {
+        if (wrong_value[i].kind != 'h') {
+            refused_with(OPENAI_COMPLETION, wrong_value[i].fields, wrong_value[i].param);
         }
-        if (item[i].kind != 'c') {
-            refused_with(OPENAI_CHAT, item[i].fields, item[i].param);
+        if (wrong_value[i].kind != 'c') {
+            refused_with(OPENAI_CHAT, wrong_value[i].fields, wrong_value[i].param);
         }
     }
 }
@@ -454,7 +454,7 @@ static void model_names(void **state) {
 
 /* ---- fields that are taken ---- */
 
-static void defaults(void **state) {
+static void defaults_and_nulls(void **state) {
     (void)state;
     static const char nulls[] =
         "\"max_tokens\":null,\"max_completion_tokens\":null,\"stop\":null,\"temperature\":null,"
@@ -587,7 +587,7 @@ static void many_biases(void **state) {
     }
 }
 
-static void seeds(void **state) {
+static void seeds_as_given(void **state) {
     (void)state;
     static const struct {
         const char *text;
@@ -638,7 +638,7 @@ static void check_text(const openai_prompt *p, const char *text, size_t n) {
     assert_memory_equal(p->text, text, n);
 }
 
-static void prompts(void **state) {
+static void prompts_as_given(void **state) {
     (void)state;
     openai_request *q = parse(OPENAI_COMPLETION, "{\"prompt\":\"\\ud83d\\ude00 \\u0000b\"}");
     check_text(&q->prompt[0], "\xF0\x9F\x98\x80 \0b", 7);
@@ -663,7 +663,7 @@ static void prompts(void **state) {
     openai_request_free(q);
 }
 
-static void conversations(void **state) {
+static void messages_as_given(void **state) {
     (void)state;
     static const char *const want[][2] = {
         {"system", "s"},   {"system", "d"},    {"user", "\xF0\x9F\x98\x80"},
@@ -731,14 +731,14 @@ int main(void) {
         cmocka_unit_test(wrong_prompts),
         cmocka_unit_test(wrong_messages),
         cmocka_unit_test(model_names),
-        cmocka_unit_test(defaults),
+        cmocka_unit_test(defaults_and_nulls),
         cmocka_unit_test(all_fields),
         cmocka_unit_test(limits_themselves),
         cmocka_unit_test(many_biases),
-        cmocka_unit_test(seeds),
+        cmocka_unit_test(seeds_as_given),
         cmocka_unit_test(logprobs),
-        cmocka_unit_test(prompts),
-        cmocka_unit_test(conversations),
+        cmocka_unit_test(prompts_as_given),
+        cmocka_unit_test(messages_as_given),
         cmocka_unit_test(tokenizing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
