@@ -1,0 +1,53 @@
+/* Replies that need no engine. */
+#include <string.h>
+
+#include "openai/text.h"
+#include "openai/tokens.h"
+
+char *openai_tokenize_body(const openai_server *s, const openai_request *q, int32_t max_model_len) {
+    openai_text t = {0};
+    const openai_prompt *p = &q->prompt[0];
+    openai_puts(&t, "{\"count\":");
+    openai_put_integer(&t, p->n_id);
+    openai_puts(&t, ",\"max_model_len\":");
+    openai_put_integer(&t, max_model_len);
+    openai_puts(&t, ",\"tokens\":[");
+    for (int32_t i = 0; i < p->n_id; i++) {
+        openai_puts(&t, i > 0 ? "," : "");
+        openai_put_integer(&t, p->id[i]);
+    }
+    openai_puts(&t, q->token_strs ? "],\"token_strs\":[" : "],\"token_strs\":null}");
+    for (int32_t i = 0; q->token_strs && i < p->n_id; i++) {
+        openai_puts(&t, i > 0 ? "," : "");
+        openai_put_token(&t, s, p->id[i]);
+    }
+    openai_puts(&t, q->token_strs ? "]}" : "");
+    return openai_text_take(&t);
+}
+
+char *openai_detokenize_body(const char *text, size_t n) {
+    openai_text t = {0};
+    openai_puts(&t, "{\"prompt\":");
+    openai_put_string(&t, text, n);
+    openai_puts(&t, "}");
+    return openai_text_take(&t);
+}
+
+char *openai_models_body(const char *const *names, int32_t n, int64_t created,
+                         int32_t max_model_len) {
+    openai_text t = {0};
+    openai_puts(&t, "{\"object\":\"list\",\"data\":[");
+    for (int32_t i = 0; i < n; i++) {
+        openai_puts(&t, i > 0 ? ",{\"id\":" : "{\"id\":");
+        openai_put_string(&t, names[i], strlen(names[i]));
+        openai_puts(&t, ",\"object\":\"model\",\"created\":");
+        openai_put_integer(&t, created);
+        openai_puts(&t, ",\"owned_by\":\"weft\",\"root\":");
+        openai_put_string(&t, names[i], strlen(names[i]));
+        openai_puts(&t, ",\"parent\":null,\"max_model_len\":");
+        openai_put_integer(&t, max_model_len);
+        openai_puts(&t, "}");
+    }
+    openai_puts(&t, "]}");
+    return openai_text_take(&t);
+}
