@@ -61,5 +61,5 @@ if(cli AND TARGET weft_engine)
   add_executable(weft_cli ${cli})
   set_target_properties(weft_cli PROPERTIES OUTPUT_NAME weft)
   target_include_directories(weft_cli PRIVATE ${CMAKE_SOURCE_DIR}/src)
-  target_link_libraries(weft_cli PRIVATE weft m) # libm: statistics of eval and bench only, never the model path
+  target_link_libraries(weft_cli PRIVATE weft_serve weft m) # libm: statistics of eval and bench only, never the model path
 endif()

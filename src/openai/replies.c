@@ -51,3 +51,37 @@ char *openai_models_body(const char *const *names, int32_t n, int64_t created,
     openai_puts(&t, "]}");
     return openai_text_take(&t);
 }
+
+char *openai_version_body(const char *version, const char *identity) {
+    openai_text t = {0};
+    openai_puts(&t, "{\"version\":");
+    openai_put_string(&t, version, strlen(version));
+    openai_puts(&t, ",\"identity\":");
+    openai_put_string(&t, identity, strlen(identity));
+    openai_puts(&t, "}");
+    return openai_text_take(&t);
+}
+
+static void put_special(openai_text *t, const openai_server *s, const char *name, int32_t id) {
+    openai_puts(t, name);
+    if (id >= 0)
+        openai_put_token(t, s, id);
+    else
+        openai_puts(t, "null");
+}
+
+char *openai_tokenizer_info_body(const openai_server *s, const weft_model_info *info) {
+    openai_text t = {0};
+    openai_puts(&t, "{\"tokenizer_class\":\"weft\",\"vocab_size\":");
+    openai_put_integer(&t, info->n_vocab);
+    put_special(&t, s, ",\"bos_token\":", info->bos);
+    put_special(&t, s, ",\"eos_token\":", info->eos);
+    put_special(&t, s, ",\"pad_token\":", info->eos);
+    openai_puts(&t, ",\"chat_template\":");
+    if (info->chat_template)
+        openai_put_string(&t, info->chat_template, strlen(info->chat_template));
+    else
+        openai_puts(&t, "null");
+    openai_puts(&t, "}");
+    return openai_text_take(&t);
+}

@@ -66,7 +66,9 @@ static void get_version(serve *s, http_call *h) {
 }
 
 static void get_tokenizer_info(serve *s, http_call *h) {
-    reply_json(s, h, openai_tokenizer_info_body(&s->openai));
+    weft_model_info info;
+    weft_model_get_info(s->model, &info);
+    reply_json(s, h, openai_tokenizer_info_body(&s->openai, &info));
 }
 
 static void post_completions(serve *s, http_call *h) {
