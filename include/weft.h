@@ -58,7 +58,7 @@ typedef struct weft_model_info {
     int64_t file_bytes;
     int32_t bos, eos;          /* tokens; -1: none */
     const char *chat_template; /* as the model brings it; NULL: none */
-    bool has_text;             /* false: a folder without a tokeniser; prompts and answers are ids */
+    bool has_text; /* false: a folder without a tokeniser; prompts and answers are ids */
 } weft_model_info;
 
 /* Maps the file at `path` (.gguf, or a folder in Hugging Face layout), validates all of it, and builds the tokeniser. WEFT_ERR_FILE

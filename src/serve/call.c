@@ -90,9 +90,8 @@ static void reply_error(http_call *h, const openai_error *e) {
 }
 
 void serve_refuse(serve *s, http_call *h, const openai_error *e) {
-    const log_field f[] = {{"peer", http_peer(h), 0},
-                           {"status", NULL, e->http},
-                           {"message", e->message, 0}};
+    const log_field f[] = {
+        {"peer", http_peer(h), 0}, {"status", NULL, e->http}, {"message", e->message, 0}};
     log_event(LOG_INFO, "refused", f, sizeof f / sizeof *f);
     metrics_reply(&s->metrics, -1, e->http);
     reply_error(h, e);
@@ -235,10 +234,10 @@ static void end_count(serve_call *c, serve_choice *choice, const weft_event *ev,
     choice->ended = true;
     c->n_ended++;
     atomic_fetch_sub(&c->s->n_live, 1);
-    m->end[ev->finish == WEFT_FINISH_STOP              ? METRICS_END_STOP
-           : ev->finish == WEFT_FINISH_LENGTH          ? METRICS_END_LENGTH
+    m->end[ev->finish == WEFT_FINISH_STOP     ? METRICS_END_STOP
+           : ev->finish == WEFT_FINISH_LENGTH ? METRICS_END_LENGTH
            : ev->status == WEFT_ERR_CANCELLED ? METRICS_END_CANCELLED
-                                                       : METRICS_END_ERROR]++;
+                                              : METRICS_END_ERROR]++;
     metrics_observe(&m->queue, ev->queued_s);
     metrics_observe(&m->whole, now - c->t_arrived);
     c->n_prompt_token += ev->n_prompt_token;

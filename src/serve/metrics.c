@@ -7,8 +7,8 @@
 static const double bound[METRICS_BUCKETS] = {0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025,
                                               0.05,  0.075,  0.1,   0.25,   0.5,  1,
                                               2.5,   5,      10,    30,     60,   300};
-static const char *const kind_name[METRICS_N_KIND + 1] = {
-    "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "other"};
+static const char *const kind_name[METRICS_N_KIND + 1] = {"/v1/completions", "/v1/chat/completions",
+                                                          "/tokenize", "/detokenize", "other"};
 static const char *const end_name[METRICS_N_END] = {"stop", "length", "cancelled", "error"};
 static const char *const phase_name[WEFT_N_PHASE] = {"plan", "forward", "sample", "deliver"};
 
@@ -76,15 +76,15 @@ static void engine_counts(FILE *f, const weft_engine_stats *s) {
     one(f, "num_requests_running", "gauge", "Requests that take part in steps.",
         (double)s->n_running);
     one(f, "num_requests_waiting", "gauge", "Requests that wait for room.", (double)s->n_waiting);
-    one(f, "num_preemptions_total", "counter", "Requests that gave their pages back and waited again.",
-        (double)s->n_preemption);
+    one(f, "num_preemptions_total", "counter",
+        "Requests that gave their pages back and waited again.", (double)s->n_preemption);
     one(f, "prompt_tokens_total", "counter", "Tokens of prompts taken in.",
         (double)s->n_prompt_token);
     one(f, "generation_tokens_total", "counter", "Tokens generated.", (double)s->n_output_token);
     one(f, "computed_tokens_total", "counter", "Token rows computed, recomputed ones too.",
         (double)s->n_row);
-    one(f, "prefix_cache_queries_total", "counter", "Tokens of contexts looked up in the prefix cache.",
-        (double)s->n_prefix_token);
+    one(f, "prefix_cache_queries_total", "counter",
+        "Tokens of contexts looked up in the prefix cache.", (double)s->n_prefix_token);
     one(f, "prefix_cache_hits_total", "counter", "Tokens found there, not computed.",
         (double)s->n_cached_token);
     one(f, "steps_total", "counter", "Steps of the engine.", (double)s->n_step);
@@ -98,7 +98,8 @@ static void pages(FILE *f, const weft_engine_stats *s) {
     head(f, "kv_pages", "gauge", "Pages of the KV cache on a DCP rank.");
     for (int32_t r = 0; r < s->n_pool; r++)
         fprintf(f, "weft_kv_pages{dcp_rank=\"%d\"} %lld\n", r, (long long)s->pool_page);
-    head(f, "kv_pages_used", "gauge", "Pages that requests hold; cached ones that nobody holds are free.");
+    head(f, "kv_pages_used", "gauge",
+         "Pages that requests hold; cached ones that nobody holds are free.");
     for (int32_t r = 0; r < s->n_pool; r++)
         fprintf(f, "weft_kv_pages_used{dcp_rank=\"%d\"} %lld\n", r, (long long)s->pool_used[r]);
     int64_t idle = 0;
@@ -114,8 +115,8 @@ static void server_counts(FILE *f, const serve_metrics *m, const metrics_state *
     head(f, "http_requests_total", "counter", "Replies by route and class of status.");
     for (int32_t k = 0; k <= METRICS_N_KIND; k++)
         for (int32_t c = 2; c < METRICS_N_STATUS; c++)
-            fprintf(f, "weft_http_requests_total{route=\"%s\",status=\"%dxx\"} %lld\n", kind_name[k],
-                    c, (long long)m->reply[k][c]);
+            fprintf(f, "weft_http_requests_total{route=\"%s\",status=\"%dxx\"} %lld\n",
+                    kind_name[k], c, (long long)m->reply[k][c]);
     head(f, "request_success_total", "counter", "Requests that the engine ended, by reason.");
     for (int32_t i = 0; i < METRICS_N_END; i++)
         fprintf(f, "weft_request_success_total{finished_reason=\"%s\"} %lld\n", end_name[i],
@@ -136,7 +137,8 @@ char *metrics_text(const serve_metrics *m, const metrics_state *now, size_t *n) 
     server_counts(f, m, now);
     histogram(f, "time_to_first_token_seconds", "From a request's arrival to its first token.",
               &m->first_token);
-    histogram(f, "inter_token_latency_seconds", "Between two tokens of an answer.", &m->inter_token);
+    histogram(f, "inter_token_latency_seconds", "Between two tokens of an answer.",
+              &m->inter_token);
     histogram(f, "request_queue_time_seconds", "From submission to the first step.", &m->queue);
     histogram(f, "e2e_request_latency_seconds", "From a request's arrival to its end.", &m->whole);
     engine_counts(f, now->stats);

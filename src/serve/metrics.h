@@ -26,7 +26,7 @@ enum { METRICS_N_KIND = 4, METRICS_N_STATUS = 6 };
 typedef struct serve_metrics {
     metrics_histogram first_token, inter_token, queue, whole; /* seconds */
     int64_t end[METRICS_N_END];                               /* requests of the engine */
-    int64_t reply[METRICS_N_KIND + 1][METRICS_N_STATUS];      /* by route and hundred; last: others */
+    int64_t reply[METRICS_N_KIND + 1][METRICS_N_STATUS]; /* by route and hundred; last: others */
     int64_t n_gone; /* clients that hung up before their reply was complete */
 } serve_metrics;
 

@@ -23,13 +23,14 @@ static void reply_json(serve *s, http_call *h, char *body) {
 static void get_health(serve *s, http_call *h) {
     weft_engine_stats stats;
     weft_engine_get_stats(s->engine, &stats);
-    const char *why = s->failed                             ? "the engine has failed"
-                      : s->draining                         ? "the server is shutting down"
+    const char *why = s->failed                         ? "the engine has failed"
+                      : s->draining                     ? "the server is shutting down"
                       : stats.silent_s > s->p->health_s ? "the engine does not get on"
-                                                            : NULL;
+                                                        : NULL;
     char body[128];
-    int n = why ? snprintf(body, sizeof body, "{\"status\": \"unavailable\", \"reason\": \"%s\"}", why)
-                : snprintf(body, sizeof body, "{\"status\": \"ok\"}");
+    int n =
+        why ? snprintf(body, sizeof body, "{\"status\": \"unavailable\", \"reason\": \"%s\"}", why)
+            : snprintf(body, sizeof body, "{\"status\": \"ok\"}");
     metrics_reply(&s->metrics, -1, why ? 503 : 200);
     http_reply(h, why ? 503 : 200, "application/json", body, (size_t)n);
 }

@@ -18,7 +18,7 @@ typedef struct serve_params {
     uint64_t max_body_bytes;
     int32_t read_s, idle_s, write_s; /* see http_params */
     int32_t drain_s;                 /* that open requests get after SIGTERM */
-    int32_t health_s;                /* without a step, with work to do: the server is not healthy */
+    int32_t health_s; /* without a step, with work to do: the server is not healthy */
     bool log_prompts;
 } serve_params;
 

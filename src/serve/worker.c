@@ -41,7 +41,8 @@ static serve_call *worker_pop(serve *s) {
 }
 
 static bool no_memory(openai_error *e) {
-    return openai_error_set(e, 503, "server_error", "", "the server has no memory for this request");
+    return openai_error_set(e, 503, "server_error", "",
+                            "the server has no memory for this request");
 }
 
 static bool refused(openai_error *e, const char *param, const weft_error *err) {
@@ -82,8 +83,7 @@ static bool render(serve *s, openai_request *q, openai_error *e) {
     weft_error err = {0};
     openai_prompt *p = &q->prompt[0];
     if (weft_chat_render(s->model, (const char *const *)q->role, (const char *const *)q->content,
-                         (size_t)q->n_message, q->add_generation_prompt, &p->text,
-                         &err) != WEFT_OK)
+                         (size_t)q->n_message, q->add_generation_prompt, &p->text, &err) != WEFT_OK)
         return refused(e, "messages", &err);
     p->bytes = strlen(p->text);
     return true;
@@ -91,9 +91,9 @@ static bool render(serve *s, openai_request *q, openai_error *e) {
 
 /* Each prompt gets both: text and ids. */
 static bool prompts_prepare(serve *s, openai_request *q, openai_error *e) {
-    const char *param = q->n_message > 0                 ? "messages"
+    const char *param = q->n_message > 0               ? "messages"
                         : q->kind == OPENAI_DETOKENIZE ? "tokens"
-                                                         : "prompt";
+                                                       : "prompt";
     if (q->n_message > 0 && !render(s, q, e))
         return false;
     bool special = q->n_message > 0 || q->add_special_tokens;
