@@ -109,6 +109,9 @@ typedef struct weft_engine_params {
     weft_kv_dtype kv_dtype;
     weft_exchange exchange;
     int32_t cp_min_split; /* prompts shorter than this stay on one rank */
+    /* Whole experts on the ranks of the world, tokens are sent to them; else each expert is split over
+     * tp. The same bytes. Only for models with experts. */
+    bool expert_parallel;
     /* Level of the kernels; "auto": the best of this machine; NULL: what the environment variable
      * WEFT_ISA says, else "auto". */
     const char *isa;
