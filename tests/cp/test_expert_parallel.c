@@ -15,6 +15,7 @@
 #include "cp/runner.h"
 #include "cp/toy.h"
 #include "engine/engine.h"
+#include "unit/model/golden_edit.h"
 
 enum { MAX_TOPO = 256, MAX_REQ = 16 };
 
@@ -100,6 +101,54 @@ static void golden_models(void **state) {
         assert_true(both > 0 || i == 0); /* mixtral's attention has one leaf */
         scene_close(&s);
     }
+}
+
+/* Values of a bias, which the golden model has as zeros. */
+static void bias_fill(char *file, const char *name, uint64_t *rng) {
+    uint64_t n_header;
+    size_t first, end;
+    memcpy(&n_header, file, sizeof n_header);
+    const char *at = strstr(file + 8, name), *offsets = at ? strstr(at, "data_offsets") : NULL;
+    if (!offsets || sscanf(offsets, "data_offsets\":[%zu,%zu]", &first, &end) != 2)
+        fail_msg("no %s", name);
+    for (size_t i = first; i < end; i += 2) { /* BF16: +-0.5 to 1 */
+        uint16_t v = (uint16_t)(0x3F00 | (run_draw(rng) & 0x807F));
+        memcpy(file + 8 + n_header + i, &v, sizeof v);
+    }
+}
+
+/* Each rank adds the biases of its own experts. */
+static void biases_of_experts(void **state) {
+    (void)state;
+    static const int32_t length[] = {1, 5, 40}, budget[] = {512, 16};
+    if (access(WEFT_GOLDEN "/models/gpt_oss", R_OK) != 0)
+        skip();
+    size_t n = 0, n_config = 0;
+    char *file = golden_text("gpt_oss", "model.safetensors", &n);
+    char *config = golden_text("gpt_oss", "config.json", &n_config);
+    uint64_t rng = 5;
+    for (int32_t l = 0; l < 4; l++)
+        for (int32_t k = 0; k < 2; k++) {
+            char name[80];
+            snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%s_proj_bias", l,
+                     k ? "down" : "gate_up");
+            bias_fill(file, name, &rng);
+        }
+    folder f = folder_new();
+    folder_put(&f, "model.safetensors", file, n);
+    folder_put(&f, "config.json", config, n_config);
+    weft_model *m = NULL;
+    weft_error err = {0};
+    weft_status st = weft_model_open(f.path, &m, &err); /* mapped */
+    folder_end(&f);
+    free(file);
+    free(config);
+    if (st != WEFT_OK)
+        fail_msg("%s", err.text);
+    scene s;
+    scene_open(&s, m, length, 3, 4);
+    check_all("biases", &s, 4, budget, 2);
+    scene_close(&s);
 }
 
 /* Its experts' width of 96 is one leaf, which no tp above 1 cuts. */
@@ -247,9 +296,13 @@ static void needs_experts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models),         cmocka_unit_test(tp_need_not_cut_experts),
-        cmocka_unit_test(h11_uneven_experts),    cmocka_unit_test(h08_few_rows),
-        cmocka_unit_test(h10_one_rank_gets_all), cmocka_unit_test(h13_expert_0_gets_all),
+        cmocka_unit_test(golden_models),
+        cmocka_unit_test(biases_of_experts),
+        cmocka_unit_test(tp_need_not_cut_experts),
+        cmocka_unit_test(h11_uneven_experts),
+        cmocka_unit_test(h08_few_rows),
+        cmocka_unit_test(h10_one_rank_gets_all),
+        cmocka_unit_test(h13_expert_0_gets_all),
         cmocka_unit_test(needs_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
