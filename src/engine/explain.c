@@ -177,8 +177,9 @@ static weft_status dry_counts(comm *c, comm_group g, int32_t n, const int32_t *s
     int32_t tp = d->rank->topo.sizes.tp, lo = d->rank->expert0;
     for (int32_t m = 0; m < c->size[g]; m++) {
         int32_t rows = d->tok_n[m / tp], t = m % tp;
-        spread_slots(lo, lo + d->rank->n_expert, moe->n_expert, rows * (t + 1) / tp - rows * t / tp,
-                     moe->n_used, recv + m * n);
+        spread_slots(lo, lo + d->rank->n_expert, moe->n_expert,
+                     model_share(rows, tp, t + 1) - model_share(rows, tp, t), moe->n_used,
+                     recv + m * n);
     }
     int64_t bytes = (int64_t)(c->size[g] - 1) * n * (int64_t)sizeof *recv;
     d->rank->sent[EXPLAIN_EXPERT_ROWS] += bytes;

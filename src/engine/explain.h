@@ -1,8 +1,8 @@
 /* What an engine of a set-up would be, and what it would do in one step, without packing a
- * weight or starting a rank. Which experts a token goes to is not known: where whole experts are on
- * ranks, each rank's rows go to all experts in turn. Nothing else is worked out a second time here: memory comes from the
+ * weight or starting a rank. Nothing is worked out a second time here: memory comes from the
  * same planning calls, the step from the same batch builder, and the bytes between ranks from
- * running the layer program with kernels and a transport that only count. */
+ * running the layer program with kernels and a transport that only count. Which experts a token
+ * goes to is not known: where whole experts are on ranks, each rank's rows choose all in turn. */
 #ifndef WEFT_ENGINE_EXPLAIN_H
 #define WEFT_ENGINE_EXPLAIN_H
 

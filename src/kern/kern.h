@@ -199,7 +199,7 @@ typedef struct kern_route {
  * by itself (panels are not shared): expert e lies at data + e * packed_bytes(type, n_out, n_in).
  * gate and up may differ in type from down, and from each other when x has both forms. */
 typedef struct kern_experts {
-    kern_act x; /* [n_row] rows, k = hidden */
+    kern_act x; /* [n_row] rows, or those that x_row names; k = hidden */
     int32_t n_row, n_expert, n_used;
     kern_mem expert; /* i32 [n_row][n_used], as kern_route gave them */
     kern_mem x_row;  /* i32 [n_row]: the row of x that row i of the slots reads; 0: row i */

@@ -75,6 +75,11 @@ typedef struct model_whole {
     kern_mem made, back; /* f32 [slot][hidden]: of own experts; of own rows */
 } model_whole;
 
+/* First of n_row rows of a TP group that a member dispatches. */
+static inline int32_t model_share(int32_t n_row, int32_t tp, int32_t member) {
+    return n_row * member / tp;
+}
+
 struct model_step;
 typedef struct model_rank {
     const model_weights *w;

@@ -12,8 +12,8 @@ typedef struct share {
 } share;
 
 static share share_of(const model_rank *r, int32_t n_row, int32_t member) {
-    int32_t tp = r->topo->sizes.tp, first = n_row * member / tp;
-    return (share){first, n_row * (member + 1) / tp - first};
+    int32_t tp = r->topo->sizes.tp, first = model_share(n_row, tp, member);
+    return (share){first, model_share(n_row, tp, member + 1) - first};
 }
 
 /* Rows and slots to and from every rank. */
@@ -23,11 +23,8 @@ typedef struct traffic {
     int32_t n_out[N_KIND], n_in[N_KIND];
 } traffic;
 
-/* Floats where one of the layer's matrices reads them: codes follow from them. Else codes, which are
- * shorter. */
-static bool travels_as_floats(const model_layer_weights *w) {
-    return !dtype_find((uint32_t)w->w[MODEL_EXPERT_GATE].type)->quantised ||
-           !dtype_find((uint32_t)w->w[MODEL_EXPERT_UP].type)->quantised;
+static bool reads_codes(const model_layer_weights *w, model_role role) {
+    return dtype_find((uint32_t)w->w[role].type)->quantised;
 }
 
 static kern_act one_form(kern_act a, bool floats) {
@@ -50,7 +47,7 @@ static kern_mem floats_at(kern_mem rows, int32_t row, int32_t n) {
     return kern_at(rows, (size_t)row * (size_t)n * sizeof(float));
 }
 
-/* Parts of n[m][kind] items, rank after rank, to their ranks and from them. */
+/* out[m][kind] items to rank m and in[m][kind] from it, for every m; they lie rank after rank. */
 static weft_status exchange(model_rank *r, const char *phase, int32_t kind, size_t bytes,
                             const int32_t (*out)[N_KIND], kern_mem from,
                             const int32_t (*in)[N_KIND], kern_mem to) {
@@ -90,11 +87,13 @@ static weft_status dispatch(model_rank *r, int32_t n_row, traffic *t) {
     return s;
 }
 
-/* The rows of the own share, x, and their slots to the experts' ranks. */
+/* The rows of the own share, x, and their slots to the experts' ranks: floats where one of the layer's
+ * matrices reads them, since codes follow from them, else codes, which are shorter. */
 static weft_status send_rows(model_rank *r, kern_act x, const model_layer_weights *w,
                              const traffic *t) {
     const model_whole *p = &r->whole;
-    bool floats = travels_as_floats(w);
+    bool gate = reads_codes(w, MODEL_EXPERT_GATE), up = reads_codes(w, MODEL_EXPERT_UP),
+         floats = !gate || !up;
     kern_act out = one_form(p->rows_out, floats), in = one_form(p->rows_in, floats);
     size_t bytes = floats ? (size_t)x.k * sizeof(float) : kern_act_q8_bytes(x.k);
     r->k->pick(r->dev, &(kern_pick){.from = x, .to = out, .n = t->n_out[ROWS], .idx = p->row_out});
@@ -105,7 +104,7 @@ static weft_status send_rows(model_rank *r, kern_act x, const model_layer_weight
                      p->slot_in);
     if (s != WEFT_OK)
         return s;
-    if (floats && p->rows_in.q8.at)
+    if (floats && (gate || up))
         r->k->act_make(r->dev,
                        &(kern_act_make){.n_row = t->n_in[ROWS], .from = in.f32, .to = p->rows_in});
     return WEFT_OK;

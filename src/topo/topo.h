@@ -20,9 +20,8 @@ enum { TOPO_MAX_WORLD = 64, TOPO_MAX_MORE = 8 };
 /* What legality depends on; filled by the engine from the model and the profile. */
 typedef struct topo_model {
     int32_t n_head, n_kv_head, head_dim, ffn, hidden, n_vocab;
-    int32_t leaves_o,
-        leaves_down; /* L of the two row-parallel layers; ffn and leaves_down 0: no MLP
-                                      that tp cuts */
+    /* L of the two row-parallel layers; ffn and leaves_down are 0 where tp cuts no dense MLP */
+    int32_t leaves_o, leaves_down;
     /* of models with more kinds of layers; 0: no more */
     int32_t leaves_more[TOPO_MAX_MORE]; /* L of further row-parallel layers */
     int32_t width_more[TOPO_MAX_MORE];  /* outputs of further column-parallel layers */

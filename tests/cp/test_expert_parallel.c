@@ -106,7 +106,7 @@ static void golden_models(void **state) {
 /* Values of a bias, which the golden model has as zeros. */
 static void bias_fill(char *file, const char *name, uint64_t *rng) {
     uint64_t n_header;
-    size_t first, end;
+    size_t first = 0, end = 0;
     memcpy(&n_header, file, sizeof n_header);
     const char *at = strstr(file + 8, name), *offsets = at ? strstr(at, "data_offsets") : NULL;
     if (!offsets || sscanf(offsets, "data_offsets\":[%zu,%zu]", &first, &end) != 2)
@@ -237,7 +237,7 @@ static void expect_liked(const weft_engine *e, const toy_shape *shape) {
         const int32_t *expert = (const int32_t *)e->rank[r].model->expert.at;
         const batch_local *b = &e->rank[r].local;
         int32_t tp = e->setup.sizes.tp, t = r % tp;
-        int32_t rows = b->n_tok * (t + 1) / tp - b->n_tok * t / tp;
+        int32_t rows = model_share(b->n_tok, tp, t + 1) - model_share(b->n_tok, tp, t);
         for (int32_t i = 0; i < rows * shape->n_used; i++)
             assert_int_equal(expert[i], shape->liked + i % shape->n_used);
     }

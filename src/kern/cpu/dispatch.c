@@ -23,7 +23,7 @@ static void count_parts(const kern_dispatch *p) {
         }
 }
 
-/* Rows [first, ...) of each rank to their places: `next` holds the next free row and slot of each. */
+/* next: [n_rank][2], the free places of each rank. */
 static void place_parts(const kern_dispatch *p, int32_t *next) {
     const int32_t *expert = cpu_ptr(p->expert);
     int32_t *row = cpu_ptr(p->row), *slot = cpu_ptr(p->slot), *place = cpu_ptr(p->place);
