@@ -39,6 +39,7 @@ typedef struct conn {
     bool close;    /* after this reply */
     bool broken;   /* no memory for a part of the reply: it cannot be completed */
     bool look;     /* something happened to the socket during a call */
+    int unacknowledged; /* bytes, when the deadline for writing was set */
     struct event io, again, timer, probe;
     struct evbuffer *ahead, *out;
     http_call *call; /* READING and CALL */

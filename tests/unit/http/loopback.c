@@ -65,11 +65,11 @@ static void flood(loopback *l, http_call *c) {
     static char piece[65536];
     memset(piece, 'f', sizeof piece);
     http_stream_begin(c, 200, "application/octet-stream");
-    hold(l, c, false);
     for (int i = 0; i < 128; i++) {
         http_stream_send(c, piece, sizeof piece);
     }
     atomic_store(&l->backlog, http_stream_backlog(c));
+    hold(l, c, false);
 }
 
 static void reply_seen(http_call *c) {
