@@ -38,26 +38,26 @@ void wait_for(atomic_int *value, int due) {
 
 /* ---- the application ---- */
 
-typedef struct held_arg {
+typedef struct held_place {
     loopback *l;
     int at;
-} held_arg;
+} held_place;
 
 static void on_gone(void *arg) {
-    held_arg *h = arg;
-    loopback *l = h->l;
-    l->held[h->at] = NULL;
-    atomic_fetch_add(&l->gone, 1);
-    free(h);
+    held_place *place = arg;
+    place->l->held[place->at] = NULL;
+    atomic_fetch_add(&place->l->gone, 1);
 }
 
 static void hold(loopback *l, http_call *c, bool silent) {
+    static held_place places[HELD];
+    int at = l->n_held++;
+    assert_true(at < HELD);
+    places[at] = (held_place){l, at};
     if (!silent) {
-        held_arg *h = malloc(sizeof *h);
-        *h = (held_arg){l, l->n_held};
-        http_on_gone(c, on_gone, h);
+        http_on_gone(c, on_gone, &places[at]);
     }
-    l->held[l->n_held++] = c;
+    l->held[at] = c;
     atomic_fetch_add(&l->holding, 1);
 }
 
