@@ -137,6 +137,7 @@ static weft_status fill(http_server *s, const http_params *p, weft_error *err) {
     struct event_config *config = event_config_new();
     if (config != NULL) {
         event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK); /* only posts cross threads */
+        event_config_require_features(config, EV_FEATURE_ET | EV_FEATURE_EARLY_CLOSE);
         s->base = event_base_new_with_config(config);
         event_config_free(config);
     }

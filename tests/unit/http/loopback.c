@@ -230,16 +230,25 @@ void wait_for_connections(loopback *l, int due) {
 
 /* ---- the client ---- */
 
-int client_connect(const loopback *l) {
-    struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)http_port(l->s)),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+int client_socket(void) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     struct timeval tv = {WAIT_S, 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
+    return fd;
+}
+
+void client_join(const loopback *l, int fd) {
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)http_port(l->s)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+}
+
+int client_connect(const loopback *l) {
+    int fd = client_socket();
+    client_join(l, fd);
     return fd;
 }
 

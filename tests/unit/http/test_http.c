@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "unit/http/loopback.h"
 
 #define HOST " HTTP/1.1\r\nHost: x\r\n"
@@ -393,6 +395,27 @@ static void test_max_connections(void **state) {
     exchange(&l, "GET /hello" HOST "\r\n", 200, "hello");
 }
 
+/* Without descriptors the listener rests, and comes back by itself. */
+static void test_no_descriptors(void **state) {
+    (void)state;
+    struct rlimit before, none;
+    int fd = client_socket();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = (rlim_t)fd + 1; /* all below are in use, or this would not be the newest */
+    log_set_level(LOG_QUIET);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    client_join(&l, fd);
+    client_say(fd, "GET /hello" HOST "\r\n");
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int answered = poll(&p, 1, 100);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(answered, 0);
+    expect(fd, 200, "hello");
+    close(fd);
+    log_set_level(LOG_WARN);
+}
+
 static int last; /* a request on it comes when the loop cannot have seen it yet */
 
 static void drain(loopback *server) {
@@ -570,6 +593,7 @@ int main(void) {
                                        WITH_SERVER(test_cors),
                                        WITH_SERVER(test_no_leak),
                                        WITH_SERVER(test_max_connections),
+                                       WITH_SERVER(test_no_descriptors),
                                        WITH_SERVER(test_drain),
                                        WITH_SERVER(test_close_open),
                                        WITH_SERVER(test_post),
