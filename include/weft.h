@@ -56,6 +56,8 @@ typedef struct weft_model_info {
     int32_t n_layer, n_vocab, n_head, n_kv_head, head_dim, hidden, ffn, context_length;
     int64_t n_parameter; /* elements of all tensors */
     int64_t file_bytes;
+    int32_t bos, eos;          /* tokens; -1: none */
+    const char *chat_template; /* as the model brings it; NULL: none */
     bool has_text; /* false: a folder without a tokeniser; prompts and answers are ids */
 } weft_model_info;
 
@@ -113,7 +115,9 @@ typedef struct weft_engine_params {
     weft_kv_dtype kv_dtype;
     weft_exchange exchange;
     int32_t cp_min_split; /* prompts shorter than this stay on one rank */
-    bool prefix_cache;    /* pages of a context that was computed before are used again */
+    /* Every context is computed from its start. Else the pages of contexts that were computed before
+     * are kept while there is room, and used again by requests that begin alike. */
+    bool no_prefix_cache;
     /* Level of the kernels; "auto": the best of this machine; NULL: what the environment variable
      * WEFT_ISA says, else "auto". */
     const char *isa;
@@ -156,6 +160,7 @@ typedef struct weft_kv_group {
     uint64_t token_bytes;        /* of a token on one rank */
     int64_t n_page, n_page_used; /* over the ranks of one cache replica */
     int64_t n_page_most;         /* used at any time so far */
+    int64_t n_page_idle;         /* in no request's use, kept for the prefix cache */
 } weft_kv_group;
 #define WEFT_MAX_KV_GROUP 4
 

@@ -117,4 +117,7 @@ char *openai_tokenize_body(const openai_server *s, const openai_request *q, int3
 char *openai_detokenize_body(const char *text, size_t n);
 char *openai_models_body(const char *const *names, int32_t n, int64_t created,
                          int32_t max_model_len);
+char *openai_version_body(const char *version, const char *identity);
+/* Special tokens (null where the model has none; the end token also pads) and the chat template. */
+char *openai_tokenizer_info_body(const openai_server *s, const weft_model_info *info);
 #endif

@@ -139,6 +139,7 @@ static void end_note(run_answer *a, const weft_request *q, const weft_event *ev)
     a->ended = true;
     a->finish = ev->finish;
     a->status = ev->status;
+    a->n_cached = ev->n_cached_token;
     assert_int_equal(ev->n_prompt_token, q->n_prompt);
     assert_int_equal(ev->n_output_token, a->n_token);
     assert_true((ev->finish == WEFT_FINISH_ERROR) == (ev->status != WEFT_OK));
@@ -215,6 +216,7 @@ void run_oracle(weft_model *m, const weft_engine_params *like, const weft_reques
     p.kv_pages = 0;
     p.exchange = WEFT_EXCHANGE_AUTO;
     p.fault = NULL;
+    p.no_prefix_cache = true;
     weft_request *alone = malloc((size_t)n * sizeof *alone);
     assert_non_null(alone);
     for (int32_t i = 0; i < n; i++) {

@@ -21,7 +21,7 @@ weft_request run_request(int32_t n_id, int32_t n_prompt, int32_t max_tokens, uin
 /* What came back for one request. */
 typedef struct run_answer {
     uint64_t id;
-    int32_t n_prompt, n_token, n_row_cap;
+    int32_t n_prompt, n_token, n_cached, n_row_cap;
     int32_t *token; /* [n_token] */
     uint64_t *hash; /* [n_row_cap] by position of the fed token */
     uint8_t *seen;  /* [n_row_cap] times that the row came */
