@@ -220,15 +220,14 @@ static void entry_report(check *c, int32_t i, const suite_result *r, int32_t dif
                          const suite_difference *d) {
     const entry *e = &c->entry[i];
     json_array_append_new(
-        c->rows,
-        json_pack("{s:i, s:i, s:i, s:s, s:b, s:i, s:I, s:I, s:i, s:o, s:I, s:I, s:I, s:f}", "tp",
-                  e->sizes.tp, "pcp", e->sizes.pcp, "dcp", e->sizes.dcp, "exchange",
-                  exchange_name[e->exchange], "expert_parallel", entry_params(c, i).expert_parallel,
-                  "requests", r->n, "tokens", (json_int_t)r->n_token, "logits_rows",
-                  (json_int_t)r->n_row, "different", different, "first_difference",
-                  difference_json(d), "steps", (json_int_t)r->n_step, "preemptions",
-                  (json_int_t)r->n_preemption, "cached_tokens", (json_int_t)r->n_cached, "seconds",
-                  r->seconds));
+        c->rows, json_pack("{s:i, s:i, s:i, s:s, s:b, s:i, s:I, s:I, s:i, s:o, s:I, s:I, s:I, s:f}",
+                           "tp", e->sizes.tp, "pcp", e->sizes.pcp, "dcp", e->sizes.dcp, "exchange",
+                           exchange_name[e->exchange], "expert_parallel",
+                           entry_params(c, i).expert_parallel, "requests", r->n, "tokens",
+                           (json_int_t)r->n_token, "logits_rows", (json_int_t)r->n_row, "different",
+                           different, "first_difference", difference_json(d), "steps",
+                           (json_int_t)r->n_step, "preemptions", (json_int_t)r->n_preemption,
+                           "cached_tokens", (json_int_t)r->n_cached, "seconds", r->seconds));
     if (c->v->json)
         return;
     char name[48];
