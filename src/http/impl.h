@@ -34,11 +34,12 @@ typedef struct conn {
     struct conn *prev, *next;
     int fd;
     conn_state state;
-    bool readable; /* the kernel may hold bytes or the end */
-    bool fin;      /* the client has shut down its sending side, or closed */
-    bool close;    /* after this reply */
-    bool broken;   /* no memory for a part of the reply: it cannot be completed */
-    bool look;     /* something happened to the socket during a call */
+    bool readable;      /* the kernel may hold bytes or the end */
+    bool fin;           /* the client has shut down its sending side, or closed */
+    bool close;         /* after this reply */
+    bool broken;        /* no memory for a part of the reply: it cannot be completed */
+    bool look;          /* something happened to the socket during a call */
+    int unacknowledged; /* bytes, when the deadline for writing was set */
     struct event io, again, timer, probe;
     struct evbuffer *ahead, *out;
     http_call *call; /* READING and CALL */
