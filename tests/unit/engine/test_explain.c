@@ -355,8 +355,9 @@ static void step_is_the_schedulers(void **state) {
     const kv_group all = {0, 9};
     const kv_sizes sizes = {1, cut, 16, 16, 60, 1, &all};
     assert_int_equal(kv_open(&sizes, &kv, &err), WEFT_OK);
-    assert_int_equal(sched_open(&(sched_limits){3, 60, e->setup.p.max_model_len, 16, false}, kv, &s, &err),
-                     WEFT_OK);
+    assert_int_equal(
+        sched_open(&(sched_limits){3, 60, e->setup.p.max_model_len, 16, false}, kv, &s, &err),
+        WEFT_OK);
     for (int32_t i = 0; i < 4; i++) {
         sched_request *r;
         assert_int_equal(sched_request_new(s, token, prompt[i], 1, &r, &err), WEFT_OK);
