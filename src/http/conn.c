@@ -199,6 +199,15 @@ static void follow_parse(conn *c) {
     }
 }
 
+/* Into scratch; 0 at the client's end, -1 with errno. */
+static ssize_t receive(conn *c) {
+    ssize_t n;
+    do {
+        n = recv(c->fd, c->s->scratch, HTTP_READ_BYTES, 0);
+    } while (n < 0 && errno == EINTR);
+    return n;
+}
+
 /* The next bytes of the client: those kept, else from the kernel into scratch. 0: none for now; -1:
  * it has ended. */
 static ssize_t next_bytes(conn *c, const char **data) {
@@ -208,9 +217,12 @@ static ssize_t next_bytes(conn *c, const char **data) {
         *data = piece.iov_base;
         return (ssize_t)piece.iov_len;
     }
-    ssize_t n = c->readable ? recv(c->fd, c->s->scratch, HTTP_READ_BYTES, 0) : 0;
-    if (!c->readable || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) {
-        c->readable = n < 0 && errno == EINTR;
+    if (!c->readable) {
+        return 0;
+    }
+    ssize_t n = receive(c);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        c->readable = false;
         return 0;
     }
     if (n <= 0) {
@@ -255,7 +267,7 @@ static void read_request(conn *c) {
         }
         take_bytes(c, data, (size_t)n);
         if (c->broken) {
-            conn_free(c);
+            end_gone(c);
             return;
         }
         if (c->state != CONN_READING) {
@@ -269,12 +281,12 @@ static void read_request(conn *c) {
 
 static void drop_bytes(conn *c) {
     for (int i = 0; i < DROPS_PER_TURN && c->readable; i++) {
-        ssize_t n = recv(c->fd, c->s->scratch, HTTP_READ_BYTES, 0);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+        ssize_t n = receive(c);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) {
             conn_free(c);
             return;
         }
-        c->readable = n > 0 || errno == EINTR;
+        c->readable = n > 0;
     }
     if (c->readable) {
         wake_next_turn(c);

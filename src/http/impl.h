@@ -4,8 +4,8 @@
  * sends ahead waits, in `ahead` and in the kernel; so nobody fills memory while a reply is made.
  * Its socket is watched once, edge-triggered: `readable` and `fin` remember what was seen.
  *
- * A connection is freed only from its own events, from http_drain (IDLE ones) and http_close; never
- * inside a call of the application on it. */
+ * A connection is freed only from its own events and from http_close; never inside a function that
+ * the application calls. */
 #ifndef WEFT_HTTP_IMPL_H
 #define WEFT_HTTP_IMPL_H
 
