@@ -129,6 +129,18 @@ static const option log_options[] = {
     {.names = NULL},
 };
 
+static const option test_options[] = {
+    {.names = "--fault",
+     .type = OPTION_STRING,
+     AT(engine.fault),
+     .metavar = "NAME",
+     .help =
+         "plants a fault in the engine, to see what clients are told; `weft check --fault list` "
+         "names them",
+     .zero = "none"},
+    {.names = NULL},
+};
+
 static const option_section sections[] = {
     {"Model", cli_model_options, offsetof(values, model)},
     {"HTTP", http_options, 0},
@@ -137,6 +149,7 @@ static const option_section sections[] = {
     {"Topology", cli_topology_options, offsetof(values, engine)},
     {"Engine", cli_engine_options, offsetof(values, engine)},
     {"Trace", cli_trace_options, offsetof(values, engine)},
+    {"Test", test_options, 0},
     {NULL, NULL, 0},
 };
 
