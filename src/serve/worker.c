@@ -62,6 +62,7 @@ static bool prompt_tokenize(serve *s, openai_prompt *p, bool special, const char
     for (size_t cap = p->bytes / 2 + 16, n = 0;; cap = n) {
         weft_error err = {0};
         free(p->id);
+        p->id = NULL;
         if (cap > INT32_MAX || !(p->id = malloc(cap * sizeof *p->id)))
             return no_memory(e);
         if (weft_tokenize(s->model, p->text, p->bytes, special, p->id, cap, &n, &err) != WEFT_OK)

@@ -23,8 +23,8 @@ from server import Server, skip
 
 MODEL = os.path.join(os.environ.get("WEFT_GOLDEN", "../shared/data/golden"), "gguf/Q8_0.gguf")
 TOPOLOGIES = {"tp1": (), "pcp2 dcp2": ("--pcp", "2", "--dcp", "2")}
-N_CLIENT, N_REQUEST, N_VOCAB, MODEL_LEN = 200, 72, 384, 512
-QUICK_S, LAST_S, RSS_MORE_MB = 60, 240, 8
+N_CLIENT, N_REQUEST, N_VOCAB, MODEL_LEN = 200, 48, 384, 512
+QUICK_S, GRACE_S, LAST_S, RSS_MORE_MB = 60, 10, 240, 8
 SERVER = ("--max-model-len", str(MODEL_LEN), "--max-num-seqs", "16", "--max-num-batched-tokens", "96",
           "--max-queue", "80", "--read-timeout", "3", "--write-timeout", "3", "--idle-timeout", "30",
           "--max-body", "1M")
@@ -446,7 +446,13 @@ async def run_clients(s, soak, seconds):
     middle = process_counts(s.pid)
     await asyncio.sleep(seconds - seconds / 4)
     soak.ending = True
-    await asyncio.wait_for(asyncio.gather(*clients, watch), 2 * LAST_S)
+    _, late = await asyncio.wait([*clients, watch], timeout=GRACE_S)
+    soak.count["hung up at the end"] = len(late)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*clients, watch, return_exceptions=True)
+    if watch.done() and not watch.cancelled() and watch.exception():
+        raise watch.exception()
     return middle
 
 
