@@ -64,7 +64,7 @@ async def streamed(s, path, body):
 async def metric(s, name):
     r = await wire.ask(s.port, wire.request("GET", "/metrics"))
     for line in r.body.decode().split("\n"):
-        if line.startswith((name + " ", name + "{")):
+        if line.startswith(name + " ") or (line.startswith(name + "{") and "{" not in name):
             return float(line.rsplit(" ", 1)[1])
     raise AssertionError(f"no metric {name}")
 

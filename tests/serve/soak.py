@@ -12,6 +12,7 @@ import asyncio
 import collections
 import os
 import random
+import re
 import string
 import sys
 import time
@@ -319,11 +320,14 @@ class Soak:
     async def tokens(self, c):
         text = words(self.rng, self.rng.choice([1, 50, 2000]))
         await c.send(wire.post("/tokenize", {"prompt": text}))
-        r = await c.reply()
-        assert r.status == 200, r
-        await c.send(wire.post("/detokenize", {"tokens": r.json["tokens"]}))
-        r = await c.reply()
-        assert r.status == 200 and r.json["prompt"] == text, r
+        r = await c.reply(LAST_S)
+        if r.status == 200:
+            await c.send(wire.post("/detokenize", {"tokens": r.json["tokens"]}))
+            r = await c.reply(LAST_S)
+        if r.status != 200:
+            await self.refused(r, "/tokenize", text)
+            return
+        assert r.json["prompt"] == text, r
         self.count["texts tokenised and back"] += 1
 
     async def client(self):
@@ -371,6 +375,12 @@ def settled(pid):
         time.sleep(0.05)
         least = min(least, process_counts(pid), key=lambda c: c["fds"])
     return least
+
+
+def is_instrumented(pid):
+    """A sanitizer keeps what is freed."""
+    with open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as f:
+        return bool(re.search(r"/lib[atu]b?san\.so", f.read()))
 
 
 def delta(before, after, name):
@@ -465,14 +475,17 @@ def soak_topology(name, seconds, requests, truth, seed):
         last = settled(s.pid)
         for w in soak.wrong[:5]:
             print("wrong:", *w, sep="\n    ")
-        check_sums(k, m, start, soak.seen)
-        k["sums checked one by one"] = check_exact(s, requests, truth)
         k["descriptors before, after"] = f"{fresh['fds']}, {last['fds']}"
         k["MB before, at a quarter, after"] = ", ".join(f"{c['rss_mb']:.1f}" for c in (fresh, middle, last))
-        table(name, k)
+        try:
+            check_sums(k, m, start, soak.seen)
+            k["sums checked one by one"] = check_exact(s, requests, truth)
+        finally:
+            table(name, k)
         assert not soak.wrong, f"{len(soak.wrong)} acts went wrong"
         assert last["fds"] == fresh["fds"] and last["threads"] == fresh["threads"], (fresh, last)
-        assert last["rss_mb"] - middle["rss_mb"] < RSS_MORE_MB, (middle, last)
+        grown = last["rss_mb"] - middle["rss_mb"]
+        assert grown < RSS_MORE_MB or is_instrumented(s.pid), (middle, last)
 
 
 def table(name, k):

@@ -55,6 +55,9 @@ async def versions(s):
     await refused(s, b"GET /health HTTP/3.0\r\n\r\n", 505)
     r = await wire.ask(s.port, b"GET /health HTTP/1.0\r\n\r\n")
     assert r.status == 200 and r.headers["connection"] == "close", r.headers
+    old = wire.request("POST", COMPLETION, {"prompt": "a", "max_tokens": 9, "stream": True}, version="HTTP/1.0")
+    r = await wire.ask(s.port, old)  # no chunks: the end of the connection is the end
+    assert r.status == 200 and "transfer-encoding" not in r.headers and r.body.endswith(b"[DONE]\n\n"), r
     r = await wire.ask(s.port, b"GET http://localhost/health?x=1 HTTP/1.1\r\nHost: a\r\n\r\n")
     assert r.status == 200, r
 

@@ -85,6 +85,24 @@ async def timeouts(s):
         await ask(s, COMPLETION, {"prompt": "a", "timeout": 60, "max_tokens": 2})
 
 
+async def unread_stream(s):
+    """More than --max-unread bytes that wait for a client end its stream, and free its request."""
+    async with Life(serve("--max-unread", "256k", "--write-timeout", "30")) as s:
+        c = await wire.dial(s.port, receive_bytes=4096)
+        c.writer.transport.pause_reading()
+        await c.send(wire.post(COMPLETION, LONG | {"logprobs": 20, "stream": True, "n": 4}))
+
+        async def broken_off(server):
+            return await cases.metric(server, 'weft_http_requests_total{route="/v1/completions",status="4xx"}') == 1
+        await cases.until(broken_off, 20, s)
+        await cases.until(cases.is_idle, 5, s)
+        c.writer.transport.resume_reading()
+        r = await c.reply()
+        last = r.body.decode().split("\n\n")[-3:]
+        assert r.status == 200 and "too slowly" in last[0] and last[1] == "data: [DONE]", last
+        assert 256 << 10 < len(r.body) < 2 << 20, len(r.body)
+
+
 async def keys_and_origins(s):
     key = "correct-horse"
     async with Life(serve("--api-key", key, "--api-key", "b", "--cors-origin", "https://a.example")) as s:
@@ -96,8 +114,8 @@ async def keys_and_origins(s):
                                  ("POST", "/tokenize")):
                 r = await refused(s, wire.request(method, path, b"{}", headers), 401)
                 assert "bearer" in r.headers["www-authenticate"].lower() and key.encode() not in r.body
-        for given in (key, "b"):
-            r = await wire.ask(s.port, wire.request("GET", "/v1/models", headers=[("Authorization", f"Bearer {given}")]))
+        for given in ("Bearer " + key, "bearer b"):
+            r = await wire.ask(s.port, wire.request("GET", "/v1/models", headers=[("Authorization", given)]))
             assert r.status == 200 and r.headers["access-control-allow-origin"] == "https://a.example", r.headers
         assert (await wire.ask(s.port, HEALTH)).status == 200
         preflight = [("Origin", "https://a.example"), ("Access-Control-Request-Method", "POST"),
@@ -123,9 +141,10 @@ async def fails(fault, *options):
     """A rank fails: whoever waits is told within seconds, and the process ends with 5."""
     body = LONG | {"prompt": [7, 8, 9] * 200, "max_tokens": 1000}
     async with Life(serve("--fault", fault, "--max-num-batched-tokens", "64", *options, expect=5)) as s:
-        waiting = [await begin(s, body) for _ in range(6)]
-        streams = [await begin(s, body | {"stream": True}) for _ in range(3)]
+        waiting, streams = [[await wire.dial(s.port) for _ in range(n)] for n in (6, 3)]
         start = time.monotonic()
+        for c in waiting + streams:  # all of them, before the first plan may bring the fault
+            c.writer.write(wire.post(COMPLETION, body | {"stream": c in streams}))
         for c in waiting:
             r = await c.reply(20)
             assert r.status >= 500 and r.error, r
