@@ -122,3 +122,20 @@ if(TARGET weft_cli)
   set_target_properties(example_complete PROPERTIES EXCLUDE_FROM_ALL ON)
   target_link_libraries(example_complete PRIVATE weft)
 endif()
+
+# tests/serve/<script>: Python programs around a running server. After the script come its arguments.
+function(weft_serve_test name script)
+  add_test(NAME serve.${name} COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/serve/${script} ${ARGN})
+  weft_test_properties(serve.${name} serve)
+  set_tests_properties(serve.${name} PROPERTIES ENVIRONMENT
+    "WEFT=$<TARGET_FILE:weft_cli>;WEFT_BUILD=${CMAKE_BINARY_DIR};WEFT_GOLDEN=${WEFT_GOLDEN};WEFT_DEMO_MODEL=${WEFT_DEMO_MODEL}")
+endfunction()
+
+if(TARGET weft_cli)
+  weft_serve_test(hostile test_hostile.py)
+  weft_serve_test(reports test_reports.py)
+  weft_serve_test(life test_life.py)
+  weft_serve_test(soak soak.py --quick)
+  weft_serve_test(soak_long soak.py 600)
+  weft_serve_test(readme test_readme.py)
+endif()
