@@ -28,8 +28,9 @@ static const option check_options[] = {
      .type = OPTION_STRING,
      .at = offsetof(values, suite),
      .metavar = "NAME",
-     .help = "cp (6 prompts), mixed (2 decode while 6 arrive) or random (draws lengths, arrivals "
-             "and, past the reference, sequences, budgets, pools and splits)"},
+     .help = "cp (6 prompts), mixed (2 decode while 6 arrive), random (draws lengths, arrivals "
+             "and, past the reference, sequences, budgets, pools and splits) or prefix (the same "
+             "with prompts that begin alike; the reference has no prefix cache)"},
     {.names = "--topologies",
      .type = OPTION_STRING,
      .at = offsetof(values, topologies),
@@ -177,10 +178,11 @@ static weft_engine_params entry_params(const check *c, int32_t i) {
     p.fault = i > 0 || c->n_entry == 1 ? c->v->fault : NULL;
     if (p.max_model_len == 0)
         p.max_model_len = c->suite.max_len;
+    p.no_prefix_cache |= i == 0; /* the reference computes everything */
     return p;
 }
 
-/* Limits of a run that may be its own (random suite): pools just above what the longest request
+/* Limits of a run that may be its own (random and prefix suites): pools just above what the longest request
  * needs on the fullest rank. */
 static weft_status limits_apply(const check *c, int32_t i, weft_engine_params *p, weft_error *err) {
     engine_setup s;
@@ -217,22 +219,23 @@ static void entry_report(check *c, int32_t i, const suite_result *r, int32_t dif
                          const suite_difference *d) {
     const entry *e = &c->entry[i];
     json_array_append_new(
-        c->rows,
-        json_pack("{s:i, s:i, s:i, s:s, s:i, s:I, s:I, s:i, s:o, s:I, s:I, s:f}", "tp", e->sizes.tp,
-                  "pcp", e->sizes.pcp, "dcp", e->sizes.dcp, "exchange", exchange_name[e->exchange],
-                  "requests", r->n, "tokens", (json_int_t)r->n_token, "logits_rows",
-                  (json_int_t)r->n_row, "different", different, "first_difference",
-                  difference_json(d), "steps", (json_int_t)r->n_step, "preemptions",
-                  (json_int_t)r->n_preemption, "seconds", r->seconds));
+        c->rows, json_pack("{s:i, s:i, s:i, s:s, s:i, s:I, s:I, s:i, s:o, s:I, s:I, s:I, s:f}",
+                           "tp", e->sizes.tp, "pcp", e->sizes.pcp, "dcp", e->sizes.dcp, "exchange",
+                           exchange_name[e->exchange], "requests", r->n, "tokens",
+                           (json_int_t)r->n_token, "logits_rows", (json_int_t)r->n_row, "different",
+                           different, "first_difference", difference_json(d), "steps",
+                           (json_int_t)r->n_step, "preemptions", (json_int_t)r->n_preemption,
+                           "cached_tokens", (json_int_t)r->n_cached, "seconds", r->seconds));
     if (c->v->json)
         return;
     char name[48];
     snprintf(name, sizeof name, "tp%d pcp%d dcp%d", e->sizes.tp, e->sizes.pcp, e->sizes.dcp);
     const char *on = cli_color(stdout) ? (different ? "\033[31m" : "\033[32m") : "",
                *off = *on ? "\033[0m" : "";
-    printf("%-15s %-8s %8d %6lld %6lld %5lld %8lld %7.2f %s%9d%s\n", name,
+    printf("%-15s %-4s %4d %6lld %6lld %6lld %5lld %8lld %7.2f %s%9d%s\n", name,
            exchange_name[e->exchange], r->n, (long long)r->n_token, (long long)r->n_row,
-           (long long)r->n_step, (long long)r->n_preemption, r->seconds, on, different, off);
+           (long long)r->n_cached, (long long)r->n_step, (long long)r->n_preemption, r->seconds, on,
+           different, off);
     if (d->request >= 0)
         printf("  first difference: request %d, position %d, %s\n", d->request, d->position,
                d->what);
@@ -268,8 +271,8 @@ static weft_status entry_run(check *c, int32_t i, weft_error *err) {
 static weft_status run_all(check *c, weft_error *err) {
     weft_status s = WEFT_OK;
     if (!c->v->json)
-        printf("%-15s %-8s %8s %6s %6s %5s %8s %7s %9s\n", "topology", "exchange", "requests",
-               "tokens", "rows", "steps", "preempts", "seconds", "different");
+        printf("%-15s %-4s %4s %6s %6s %6s %5s %8s %7s %9s\n", "topology", "exch", "reqs", "tokens",
+               "rows", "cached", "steps", "preempts", "seconds", "different");
     for (int32_t i = 0; i < c->n_entry && s == WEFT_OK; i++) {
         s = entry_run(c, i, err);
         if (s == WEFT_ERR_INTERRUPTED) {
@@ -288,24 +291,25 @@ static weft_status overridden(const values *v, weft_error *err) {
     const weft_engine_params *p = &v->engine;
     values d = {0};
     defaults(&d);
-    bool random = strcmp(v->suite, "random") == 0;
+    bool draws = strcmp(v->suite, "random") == 0 || strcmp(v->suite, "prefix") == 0;
     const struct {
         const char *option, *by;
         bool given;
     } rule[] = {
-        {"--max-num-seqs", "--suite random", random && p->max_num_seqs != d.engine.max_num_seqs},
-        {"--max-num-batched-tokens", "--suite random",
-         random && p->max_num_batched_tokens != d.engine.max_num_batched_tokens},
-        {"--kv-pages", "--suite random", random && p->kv_pages != d.engine.kv_pages},
-        {"--cp-min-split", "--suite random", random && p->cp_min_split != d.engine.cp_min_split},
+        {"--max-num-seqs", "the suite", draws && p->max_num_seqs != d.engine.max_num_seqs},
+        {"--max-num-batched-tokens", "the suite",
+         draws && p->max_num_batched_tokens != d.engine.max_num_batched_tokens},
+        {"--kv-pages", "the suite", draws && p->kv_pages != d.engine.kv_pages},
+        {"--cp-min-split", "the suite", draws && p->cp_min_split != d.engine.cp_min_split},
         {"--cp-exchange", "--each-exchange", v->each_exchange && p->exchange != d.engine.exchange},
     };
     for (size_t i = 0; i < sizeof rule / sizeof *rule; i++)
         if (rule[i].given)
             return error_set(err, WEFT_ERR_USAGE, "%s: %s chooses it; leave one of them out",
                              rule[i].option, rule[i].by);
-    if (!random && v->seed != d.seed)
-        return error_set(err, WEFT_ERR_USAGE, "--seed: only --suite random draws anything");
+    if (!draws && v->seed != d.seed)
+        return error_set(err, WEFT_ERR_USAGE,
+                         "--seed: only --suite random and --suite prefix draw anything");
     return WEFT_OK;
 }
 

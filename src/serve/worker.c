@@ -56,18 +56,20 @@ static bool refused(openai_error *e, const char *param, const weft_error *err) {
 
 /* ---- prompts ---- */
 
+/* A token has two bytes or more in most texts: one pass is usually enough. */
 static bool prompt_tokenize(serve *s, openai_prompt *p, bool special, const char *param,
                             openai_error *e) {
-    weft_error err = {0};
-    size_t n = 0;
-    if (weft_tokenize(s->model, p->text, p->bytes, special, NULL, 0, &n, &err) != WEFT_OK)
-        return refused(e, param, &err);
-    if (n > INT32_MAX || !(p->id = malloc((n + 1) * sizeof *p->id)))
-        return no_memory(e);
-    if (weft_tokenize(s->model, p->text, p->bytes, special, p->id, n, &n, &err) != WEFT_OK)
-        return refused(e, param, &err);
-    p->n_id = (int32_t)n;
-    return true;
+    for (size_t cap = p->bytes / 2 + 16, n = 0;; cap = n) {
+        weft_error err = {0};
+        free(p->id);
+        if (cap > INT32_MAX || !(p->id = malloc(cap * sizeof *p->id)))
+            return no_memory(e);
+        if (weft_tokenize(s->model, p->text, p->bytes, special, p->id, cap, &n, &err) != WEFT_OK)
+            return refused(e, param, &err);
+        p->n_id = (int32_t)n;
+        if (n <= cap)
+            return true;
+    }
 }
 
 static bool prompt_detokenize(serve *s, openai_prompt *p, const char *param, openai_error *e) {

@@ -16,6 +16,7 @@ for model in "$models"/*/; do
     check "$model" --suite cp --each-exchange
     check "$model" --suite mixed
     check "$model" --suite random
+    check "$model" --suite prefix
 done
 for model in "$WEFT_TWINS"/*.gguf; do
     check "$model" --suite cp
