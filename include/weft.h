@@ -67,11 +67,15 @@ weft_status weft_model_open(const char *path, weft_model **out, weft_error *err)
 void weft_model_close(weft_model *model); /* NULL is allowed */
 void weft_model_get_info(const weft_model *model, weft_model_info *out);
 
-/* Text to ids. Writes at most `cap` ids, sets *n to the number due (call again when *n > cap).
- * `special`: special tokens written in the text become their ids, and the model's BOS is put in
- * front where the model asks for it. */
+typedef enum weft_text_kind {
+    WEFT_TEXT_PLAIN,   /* special tokens written in the text are text like any other */
+    WEFT_TEXT_SPECIAL, /* they become their ids */
+    WEFT_TEXT_PROMPT   /* and the model's BOS is put in front where the model asks for it */
+} weft_text_kind;
+/* Text to ids. Writes at most `cap` ids, sets *n to the number due (call again when *n > cap). */
 weft_status weft_tokenize(const weft_model *model, const char *text, size_t text_bytes,
-                          bool special, int32_t *ids, size_t cap, size_t *n, weft_error *err);
+                          weft_text_kind kind, int32_t *ids, size_t cap, size_t *n,
+                          weft_error *err);
 /* Bytes of one token (not always whole UTF-8 characters); NULL and 0 for an id outside the
  * vocabulary. Borrowed. */
 const char *weft_token_bytes(const weft_model *model, int32_t id, size_t *n_bytes);

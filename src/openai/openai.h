@@ -115,6 +115,7 @@ void openai_answer_fail(openai_answer *a, const openai_error *e, openai_text *ou
 /* Replies that need no engine. Bodies are malloc'ed, NULL without memory. */
 char *openai_tokenize_body(const openai_server *s, const openai_request *q, int32_t max_model_len);
 char *openai_detokenize_body(const char *text, size_t n);
+char *openai_model_body(const char *name, int64_t created, int32_t max_model_len);
 char *openai_models_body(const char *const *names, int32_t n, int64_t created,
                          int32_t max_model_len);
 char *openai_version_body(const char *version, const char *identity);

@@ -63,6 +63,21 @@ static void get_models(serve *s, http_call *h) {
                                   s->limits.max_model_len));
 }
 
+/* What stands behind /v1/models/ is one model's name. */
+static void get_model(serve *s, http_call *h) {
+    const char *name = http_path(h) + strlen("/v1/models/");
+    for (int32_t i = 0; i < s->limits.n_model; i++) {
+        if (strcmp(name, s->limits.model[i]) == 0) {
+            reply_json(s, h, openai_model_body(name, s->created, s->limits.max_model_len));
+            return;
+        }
+    }
+    openai_error e;
+    openai_error_set(&e, 404, "not_found_error", "model",
+                     "the model is not served here; /v1/models lists what is");
+    serve_refuse(s, h, &e);
+}
+
 static void get_version(serve *s, http_call *h) {
     reply_json(s, h, openai_version_body(WEFT_VERSION, s->openai.fingerprint));
 }
@@ -93,24 +108,30 @@ typedef struct route {
     const char *method, *path;
     void (*handle)(serve *s, http_call *h);
     bool open; /* without a key, also while the server drains */
+    bool more; /* the path goes on */
 } route;
 
 static const route routes[] = {
-    {"POST", "/v1/completions", post_completions, false},
-    {"POST", "/v1/chat/completions", post_chat, false},
-    {"GET", "/v1/models", get_models, false},
-    {"POST", "/tokenize", post_tokenize, false},
-    {"POST", "/detokenize", post_detokenize, false},
-    {"GET", "/tokenizer_info", get_tokenizer_info, false},
-    {"GET", "/health", get_health, true},
-    {"GET", "/metrics", get_metrics, false},
-    {"GET", "/version", get_version, false},
+    {"POST", "/v1/completions", post_completions, false, false},
+    {"POST", "/v1/chat/completions", post_chat, false, false},
+    {"GET", "/v1/models", get_models, false, false},
+    {"GET", "/v1/models/", get_model, false, true},
+    {"POST", "/tokenize", post_tokenize, false, false},
+    {"POST", "/detokenize", post_detokenize, false, false},
+    {"GET", "/tokenizer_info", get_tokenizer_info, false, false},
+    {"GET", "/health", get_health, true, false},
+    {"GET", "/metrics", get_metrics, false, false},
+    {"GET", "/version", get_version, false, false},
 };
 
 /* HEAD is GET without the body, which http leaves out. */
 static bool method_fits(const route *r, const char *method) {
     return strcmp(method, r->method) == 0 ||
            (strcmp(method, "HEAD") == 0 && strcmp(r->method, "GET") == 0);
+}
+
+static bool path_fits(const route *r, const char *path) {
+    return r->more ? strncmp(path, r->path, strlen(r->path)) == 0 : strcmp(path, r->path) == 0;
 }
 
 /* Takes the same time wherever the texts differ. */
@@ -152,7 +173,7 @@ void serve_on_call(void *server, http_call *h) {
     const route *same_path = NULL;
     openai_error e;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (strcmp(path, routes[i].path) != 0)
+        if (!path_fits(&routes[i], path))
             continue;
         same_path = &routes[i];
         if (!method_fits(same_path, method))

@@ -57,7 +57,7 @@ static bool refused(openai_error *e, const char *param, const weft_error *err) {
 /* ---- prompts ---- */
 
 /* A token has two bytes or more in most texts: one pass is usually enough. */
-static bool prompt_tokenize(serve *s, openai_prompt *p, bool special, const char *param,
+static bool prompt_tokenize(serve *s, openai_prompt *p, weft_text_kind kind, const char *param,
                             openai_error *e) {
     for (size_t cap = p->bytes / 2 + 16, n = 0;; cap = n) {
         weft_error err = {0};
@@ -65,7 +65,7 @@ static bool prompt_tokenize(serve *s, openai_prompt *p, bool special, const char
         p->id = NULL;
         if (cap > INT32_MAX || !(p->id = malloc(cap * sizeof *p->id)))
             return no_memory(e);
-        if (weft_tokenize(s->model, p->text, p->bytes, special, p->id, cap, &n, &err) != WEFT_OK)
+        if (weft_tokenize(s->model, p->text, p->bytes, kind, p->id, cap, &n, &err) != WEFT_OK)
             return refused(e, param, &err);
         p->n_id = (int32_t)n;
         if (n <= cap)
@@ -102,11 +102,11 @@ static bool prompts_prepare(serve *s, openai_request *q, openai_error *e) {
     const char *param = prompt_field(q);
     if (q->n_message > 0 && !render(s, q, e))
         return false;
-    bool special = q->n_message > 0 || q->add_special_tokens;
+    bool whole = q->n_message > 0 || q->add_special_tokens;
+    weft_text_kind kind = whole ? WEFT_TEXT_PROMPT : WEFT_TEXT_SPECIAL;
     for (int32_t i = 0; i < q->n_prompt; i++) {
         openai_prompt *p = &q->prompt[i];
-        if (!(p->text ? prompt_tokenize(s, p, special, param, e)
-                      : prompt_detokenize(s, p, param, e)))
+        if (!(p->text ? prompt_tokenize(s, p, kind, param, e) : prompt_detokenize(s, p, param, e)))
             return false;
     }
     return true;
