@@ -12,6 +12,7 @@ enum {
     CPU_GROUP_PANELS = 4,     /* panels of an item */
     CPU_BLOCK_TILES = 16,     /* most row tiles of an item */
     CPU_ITEMS_PER_THREAD = 4, /* fewer would leave threads idle at the end */
+    CPU_UNPACK_TILES = 4,     /* least row tiles for which a panel is unpacked */
 };
 
 typedef struct cpu_tile {
@@ -19,14 +20,16 @@ typedef struct cpu_tile {
     int32_t row, n_row;
     int32_t fetch_first, fetch_step; /* cpu_leaf's */
     bool last;                       /* no panels of the same item follow */
+    bool unpacked;                   /* its quantised panels lie unpacked in scratch */
 } cpu_tile;
 
-/* The rows of an operation, and what does a tile of it. */
+/* The rows of an operation, what does a tile of it and what unpacks the panels of one. */
 typedef struct cpu_tiler cpu_tiler;
 struct cpu_tiler {
     kern_dev *dev;
     const void *op;
     void (*tile)(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t);
+    void (*unpack)(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t);
     int32_t n_row;
     int32_t fence; /* no tile reaches over a multiple of this many panels; 0: none */
     /* Panels that will be wanted after the last ones, of each weight that a tile reads; 0: those
@@ -67,6 +70,7 @@ typedef struct cpu_linear_work {
     const int32_t *y_row; /* row r of x goes to row y_row[r] of y; NULL: to r */
 } cpu_linear_work;
 void cpu_linear_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t);
+void cpu_linear_unpack(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t);
 
 /* A tile of gated units: op is a cpu_swiglu_work. A tile of 2 panels is one block of 32 of the q8
  * form, so `panel` has to be even. */
@@ -75,5 +79,6 @@ typedef struct cpu_swiglu_work {
     const float *bias[2]; /* of gate and up, [n_out]; NULL: none */
 } cpu_swiglu_work;
 void cpu_swiglu_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t);
+void cpu_swiglu_unpack(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t);
 
 #endif
