@@ -29,18 +29,21 @@ typedef struct cut {
 void cpu_tiler_run(const cpu_tiler *c, int32_t thread, int32_t part, int32_t panel, int32_t end,
                    int32_t tile0, int32_t tile1) {
     uint8_t *scratch = cpu_scratch(c->dev, thread);
+    bool unpacked = c->dev->isa->linear->unpack && tile1 - tile0 >= CPU_UNPACK_TILES;
     for (int32_t width; panel < end; panel += width) {
         int32_t left = end - panel;
         if (c->fence)
             left = min32(left, c->fence - panel % c->fence);
-        width = c->tile_panels;
+        width = unpacked ? CPU_UNPACKED_PANELS : c->tile_panels;
         while (width > left)
             width /= 2;
-        cpu_tile t = {.part = part, .panel = panel, .n_panel = width};
-        t.fetch_step = tile1 - tile0;
-        t.last = panel + width == end;
-        t.unpacked = c->dev->isa->linear->unpack && tile1 - tile0 >= CPU_UNPACK_TILES;
-        if (t.unpacked)
+        cpu_tile t = {.part = part,
+                      .panel = panel,
+                      .n_panel = width,
+                      .fetch_step = tile1 - tile0,
+                      .last = panel + width == end,
+                      .unpacked = unpacked};
+        if (unpacked)
             c->unpack(c, scratch, &t);
         for (int32_t i = tile0; i < tile1; i++) {
             t.row = even(c->n_row, c->n_tile, i);
@@ -135,13 +138,13 @@ static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0
 static uint8_t *unpacked_at(const cpu_tiler *c, uint8_t *scratch, int32_t side) {
     size_t n_block = (size_t)(c->dev->limits.max_in / CPU_BLOCK);
     return scratch + (size_t)TREE_MAX_DEPTH * CPU_TILE_FLOATS * sizeof(float) +
-           (size_t)side * (CPU_UNPACKED_PANELS / 2) * n_block * CPU_UNPACKED_MOST;
+           (size_t)side * CPU_UNPACKED_PANELS * n_block * CPU_UNPACKED_MOST;
 }
 
 /* Columns [in0, in0 + n_in) of the panels of l. */
 static void unpack(const cpu_tiler *c, uint8_t *scratch, int32_t side, cpu_leaf l, int32_t in0,
                    int32_t n_in, int32_t n_panel) {
-    assert(n_in <= c->dev->limits.max_in && n_panel <= CPU_UNPACKED_PANELS / 2);
+    assert(n_in <= c->dev->limits.max_in && n_panel <= CPU_UNPACKED_PANELS);
     if (!packed_is_quantised(l.type))
         return;
     l.k0 = in0;

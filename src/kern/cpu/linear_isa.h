@@ -16,9 +16,9 @@
 
 enum {
     CPU_TILE_ROWS = 6,       /* most rows of a tile */
-    CPU_TILE_FLOATS = 192,   /* most sums of a tile: 6 rows x 2 panels, or 3 rows x 4 panels */
+    CPU_TILE_FLOATS = 384,   /* most sums of a tile: 6 rows x 4 panels */
     CPU_UNPACKED_ROWS = 4,   /* least rows of a tile of unpacked panels */
-    CPU_UNPACKED_PANELS = 4, /* most panels unpacked at a time: 2, or 2 of gate and 2 of up */
+    CPU_UNPACKED_PANELS = 4, /* most panels of a weight that are unpacked at a time */
     CPU_NORM_SEGMENT = 512   /* floats of a row over which reduce_norm walks its tree at a time */
 };
 
@@ -49,7 +49,7 @@ struct cpu_linear_isa {
     /* For many tiles of rows, quantised types; NULL: the level has none. unpack writes columns [k0,
      * k0 + n_k) of n_panel panels to `to`, n_k / 32 * cpu_unpacked_bytes(type) bytes each, in the
      * level's own form; `to` is aligned to 64 bytes. leaf_unpacked is leaf with w, panel_bytes and
-     * k0 in there, n_row CPU_UNPACKED_ROWS..CPU_TILE_ROWS, n_panel 1 or 2; it fetches nothing. */
+     * k0 in there, n_row CPU_UNPACKED_ROWS..CPU_TILE_ROWS; it fetches nothing. */
     void (*unpack)(const cpu_leaf *l, int32_t n_panel, uint8_t *to);
     void (*leaf_unpacked)(const cpu_leaf *l, int32_t n_row, int32_t n_panel);
 

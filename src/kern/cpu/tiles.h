@@ -1,7 +1,8 @@
 /* Tiles of linear layers, for the operations that are made of them: linear, swiglu, experts.
  *
- * A tile is up to 6 rows by 1, 2 or 4 panels. Every sum of a tile is made by one thread in the
- * order of numerics N2, so neither the tile's shape nor who computes it changes a bit. */
+ * A tile is up to 6 rows by 1, 2 or 4 panels; 4 are of up to 3 rows, or of unpacked panels. Every sum
+ * of a tile is made by one thread in the order of numerics N2, so neither its shape nor who computes it
+ * changes a bit. */
 #ifndef WEFT_KERN_CPU_TILES_H
 #define WEFT_KERN_CPU_TILES_H
 
@@ -37,7 +38,7 @@ struct cpu_tiler {
     kern_mem next[2];
 
     int32_t n_tile;      /* tiles of rows */
-    int32_t tile_panels; /* widest tile that the rows of a tile leave room for */
+    int32_t tile_panels; /* of the widest tile, where panels are not unpacked */
 };
 
 static inline int32_t ceil_div(int32_t a, int32_t b) {
@@ -56,7 +57,7 @@ static inline int32_t min32(int32_t a, int32_t b) {
 /* Cuts n_row > 0 rows evenly: 7 rows are 4 + 3 and not 6 + 1, so a tail costs no whole tile. */
 static inline void cpu_tiler_cut_rows(cpu_tiler *c) {
     c->n_tile = ceil_div(c->n_row, CPU_TILE_ROWS);
-    c->tile_panels = CPU_TILE_FLOATS / CPU_PANEL / ceil_div(c->n_row, c->n_tile) >= 4 ? 4 : 2;
+    c->tile_panels = ceil_div(c->n_row, c->n_tile) <= 3 ? 4 : 2;
 }
 
 /* Panels [panel, end) of a part for row tiles [tile0, tile1): panels outside, so that their weights
