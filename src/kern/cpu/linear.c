@@ -6,8 +6,9 @@
  *     same at every step, so that its part of the weights stays near it. Reading weights takes as
  *     long as the arithmetic here: the row tiles of two panels fetch the next two, each its share
  *   more rows: items of (4 panels, up to 16 tiles of rows) are claimed; within an item the panels'
- *     weights stay in the first-level cache while the rows pass by; row blocks of the same panels
- *     are neighbours in the order of claiming, so the weights are read from memory once */
+ *     weights stay in a near cache while the rows pass by, unpacked where the level does that; row
+ *     blocks of the same panels are neighbours in the order of claiming, so the weights are read
+ *     from memory once */
 #include <assert.h>
 
 #include "kern/cpu/tiles.h"
