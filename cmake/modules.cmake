@@ -4,6 +4,7 @@ pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(LIBEVENT REQUIRED IMPORTED_TARGET libevent libevent_pthreads)
 
 # One static library per folder of src/, linked to the modules below it. scripts/check-includes holds the same order.
 set(WEFT_MODULES "")
@@ -33,7 +34,7 @@ weft_module(kern tensor base)
 weft_module(load tensor base PkgConfig::JANSSON PkgConfig::XXHASH)
 weft_module(tok load base PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::JANSSON)
 weft_module(sample kern base)
-weft_module(kv base)
+weft_module(kv base PkgConfig::XXHASH)
 weft_module(batch topo kern kv base)
 weft_module(sched kv batch base)
 weft_module(attn batch kern comm topo base)
@@ -50,10 +51,15 @@ target_include_directories(weft PUBLIC
 target_link_libraries(weft PUBLIC PkgConfig::PCRE2 PkgConfig::JANSSON PkgConfig::UTF8PROC PkgConfig::XXHASH
   Threads::Threads)
 
+# The server belongs to the program, not to the library: it uses the public header.
+weft_module(http base PkgConfig::LIBEVENT)
+weft_module(openai base PkgConfig::JANSSON)
+weft_module(serve openai http base PkgConfig::XXHASH)
+
 file(GLOB cli CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/cli/*.c)
 if(cli AND TARGET weft_engine)
   add_executable(weft_cli ${cli})
   set_target_properties(weft_cli PROPERTIES OUTPUT_NAME weft)
   target_include_directories(weft_cli PRIVATE ${CMAKE_SOURCE_DIR}/src)
-  target_link_libraries(weft_cli PRIVATE weft m) # libm: statistics of eval and bench only, never the model path
+  target_link_libraries(weft_cli PRIVATE weft_serve weft m) # libm: statistics of eval and bench only, never the model path
 endif()

@@ -1,9 +1,8 @@
 /* weft: one prompt, many ranks, the same bytes.
  *
  * The public C API. Opaque handles; every call returns a weft_status and leaves its outputs
- * untouched on failure. Threads: one thread at a time may use a model or tokenise; an engine may be
- * used from any number of threads. Life: model > engine > request; an engine borrows its model
- * until weft_engine_close. */
+ * untouched on failure. Threads: any number may use a model or an engine, once open. Life: model >
+ * engine > request; an engine borrows its model until weft_engine_close. */
 #ifndef WEFT_H
 #define WEFT_H
 
@@ -57,6 +56,8 @@ typedef struct weft_model_info {
     int32_t n_layer, n_vocab, n_head, n_kv_head, head_dim, hidden, ffn, context_length;
     int64_t n_parameter; /* elements of all tensors */
     int64_t file_bytes;
+    int32_t bos, eos;          /* tokens; -1: none */
+    const char *chat_template; /* as the model brings it; NULL: none */
     bool has_text; /* false: a folder without a tokeniser; prompts and answers are ids */
 } weft_model_info;
 
@@ -74,6 +75,11 @@ weft_status weft_tokenize(const weft_model *model, const char *text, size_t text
 /* Bytes of one token (not always whole UTF-8 characters); NULL and 0 for an id outside the
  * vocabulary. Borrowed. */
 const char *weft_token_bytes(const weft_model *model, int32_t id, size_t *n_bytes);
+/* The text of ids as a whole: valid UTF-8, bytes that are no text become U+FFFD, special tokens are
+ * left out unless `special`. *out is malloc'ed and NUL-terminated (it may hold NUL bytes of its own:
+ * *n counts), the caller frees it. WEFT_ERR_USAGE names an id outside the vocabulary. */
+weft_status weft_detokenize(const weft_model *model, const int32_t *ids, size_t n_id, bool special,
+                            char **out, size_t *n, weft_error *err);
 /* Renders a conversation with the model's template. roles and texts: [n], NUL-terminated UTF-8.
  * *out is malloc'ed, the caller frees it. WEFT_ERR_SETUP when the model's template is not one that
  * weft knows. */
@@ -109,6 +115,12 @@ typedef struct weft_engine_params {
     weft_kv_dtype kv_dtype;
     weft_exchange exchange;
     int32_t cp_min_split; /* prompts shorter than this stay on one rank */
+    /* Whole experts on the ranks of the world, tokens are sent to them; else each expert is split over
+     * tp. The same bytes. Only for models with experts. */
+    bool expert_parallel;
+    /* Every context is computed from its start. Else the pages of contexts that were computed before
+     * are kept while there is room, and used again by requests that begin alike. */
+    bool no_prefix_cache;
     /* Level of the kernels; "auto": the best of this machine; NULL: what the environment variable
      * WEFT_ISA says, else "auto". */
     const char *isa;
@@ -151,11 +163,28 @@ typedef struct weft_kv_group {
     uint64_t token_bytes;        /* of a token on one rank */
     int64_t n_page, n_page_used; /* over the ranks of one cache replica */
     int64_t n_page_most;         /* used at any time so far */
+    int64_t n_page_idle;         /* in no request's use, kept for the prefix cache */
 } weft_kv_group;
 #define WEFT_MAX_KV_GROUP 4
 
+/* What rank 0 does in a step; the rest of a run's time it waits for requests. */
+typedef enum weft_phase {
+    WEFT_PHASE_PLAN, /* schedule, tell the ranks, build the batch */
+    WEFT_PHASE_FORWARD,
+    WEFT_PHASE_SAMPLE,
+    WEFT_PHASE_DELIVER,
+    WEFT_N_PHASE
+} weft_phase;
+#define WEFT_MAX_RANK 64
+
 typedef struct weft_engine_stats {
     int64_t n_step, n_prompt_token, n_output_token, n_preemption;
+    int64_t n_waiting, n_running;           /* requests, now */
+    int64_t n_prefix_token, n_cached_token; /* of admitted contexts: all, and those found cached */
+    double phase_s[WEFT_N_PHASE];
+    double silent_s; /* since rank 0 began its last step, or looked for one */
+    int32_t n_pool;  /* DCP ranks; each has pages of its own */
+    int64_t pool_page, pool_used[WEFT_MAX_RANK]; /* all groups; cached pages are not in use */
     int64_t n_row;               /* token rows computed so far, recomputed ones too */
     int64_t n_page, n_page_used; /* over the ranks of one cache replica, all groups */
     uint64_t weight_bytes, kv_bytes, scratch_bytes; /* of the process */
@@ -175,11 +204,20 @@ typedef struct weft_sampling {
     float top_p;                                                   /* 1: off */
     float min_p;                                                   /* 0: off */
     float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
-    uint64_t seed;
+    uint64_t seed; /* noise is keyed by it, the output's index and the token */
     bool logprob;  /* events carry log-probabilities */
     int32_t n_top; /* most likely tokens reported per event, at most WEFT_MAX_TOP; 0: none */
 } weft_sampling;
 #define WEFT_MAX_TOP 20
+#define WEFT_MAX_STOP 64
+#define WEFT_MAX_BIAS 1024
+
+/* Added to the token's logit before everything else of the sampling; log-probabilities are without
+ * it. */
+typedef struct weft_bias {
+    int32_t token;
+    float value; /* -100 to 100 */
+} weft_bias;
 
 typedef struct weft_request {
     const int32_t *prompt; /* [n_prompt], copied */
@@ -187,8 +225,13 @@ typedef struct weft_request {
     int32_t max_tokens;
     weft_sampling sampling;
     const char *const
-        *stop; /* [n_stop] strings, copied; the answer ends before the first that appears */
-    int32_t n_stop;
+        *stop;      /* [n_stop] strings, copied; the answer ends before the first that appears */
+    int32_t n_stop; /* at most WEFT_MAX_STOP */
+    const weft_bias *bias; /* [n_bias], copied; each token once, at most WEFT_MAX_BIAS */
+    int32_t n_bias;
+    /* Cached pages are shared by requests of equal salts only; NULL is a salt of its own. Copied. */
+    const char *cache_salt;
+    void *user; /* comes back with each event */
     bool ignore_eos;
     bool prompt_logits;   /* events for the rows of the prompt too */
     int64_t arrival_step; /* not looked at by the scheduler before this step; 0: at once */
@@ -216,6 +259,7 @@ typedef enum weft_finish {
 typedef struct weft_event {
     weft_event_kind kind;
     uint64_t request;
+    void *user;
     int64_t position; /* of the fed token (PROMPT_ROW), of the new token (TOKEN) */
     int32_t token;    /* PROMPT_ROW: the prompt's next token; TOKEN: the new one */
     float logprob; /* of `token`, from the raw logits (before temperature and penalties); 0 unless
@@ -230,6 +274,8 @@ typedef struct weft_event {
     weft_finish finish;                     /* END */
     weft_status status;                     /* END with FINISH_ERROR: why */
     int32_t n_prompt_token, n_output_token; /* END */
+    int32_t n_cached_token; /* END: leading tokens of the prompt that were not computed */
+    double queued_s;        /* END: from submit to the first step; 0 when there was none */
 } weft_event;
 
 /* Takes the next event. Waits up to timeout_ms (-1: for ever; 0: not at all); *got says whether

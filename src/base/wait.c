@@ -43,6 +43,10 @@ int64_t wait_now_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+double wait_now_s(void) {
+    return 1e-9 * (double)wait_now_ns();
+}
+
 static void pause_core(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();

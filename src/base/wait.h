@@ -20,6 +20,7 @@ void wait_threads_add(int32_t n);
 bool wait_while_equal(_Atomic uint32_t *word, uint32_t seen, int64_t deadline_ns);
 /* Wakes all threads that wait on the word; call after changing it. */
 void wait_wake_all(_Atomic uint32_t *word);
-int64_t wait_now_ns(void);
+int64_t wait_now_ns(void); /* CLOCK_MONOTONIC */
+double wait_now_s(void);   /* the same in seconds */
 
 #endif

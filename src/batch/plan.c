@@ -40,11 +40,13 @@ void plan_put_release(plan_writer *w, int32_t slot) {
     set_head(w, h);
 }
 
-void plan_put_admit(plan_writer *w, const plan_admit *a, const int32_t *tokens) {
+void plan_put_admit(plan_writer *w, const plan_admit *a, const int32_t *tokens,
+                    const weft_bias *bias) {
     plan_head h = head_of(w);
     assert(h.n_run == 0);
     put(w, a, sizeof *a);
     put(w, tokens, (size_t)a->n_token * sizeof tokens[0]);
+    put(w, bias, (size_t)a->n_bias * sizeof bias[0]);
     h.n_admit++;
     set_head(w, h);
 }
@@ -62,6 +64,7 @@ void plan_put_run(plan_writer *w, const plan_run *r, int32_t n_group, const int3
 size_t plan_cap(int32_t max_seqs, int32_t max_len, int32_t page_tokens, int32_t n_group) {
     size_t max_pages = ((size_t)max_len + (size_t)page_tokens - 1) / (size_t)page_tokens;
     size_t one = sizeof(int32_t) + sizeof(plan_admit) + (size_t)max_len * sizeof(int32_t) +
-                 sizeof(plan_run) + (size_t)n_group * max_pages * sizeof(int32_t);
+                 WEFT_MAX_BIAS * sizeof(weft_bias) + sizeof(plan_run) +
+                 (size_t)n_group * max_pages * sizeof(int32_t);
     return sizeof(plan_head) + (size_t)max_seqs * one;
 }

@@ -1,7 +1,7 @@
 /* A step's plan: plain bytes that the scheduler makes once and broadcasts; a rank needs no other
  * input.
  *
- *   plan_head | n_release x i32 slot | n_admit x { plan_admit, n_token x i32 }
+ *   plan_head | n_release x i32 slot | n_admit x { plan_admit, n_token x i32, n_bias x weft_bias }
  *             | n_run x { plan_run, n_group x n_page x i32 }
  *
  * Applied in that order: slots given back, slots taken (with all tokens so far), then the step's
@@ -26,6 +26,7 @@ typedef struct plan_admit {
     uint64_t request;
     int32_t slot, n_prompt, n_token; /* n_token: prompt and output so far */
     int32_t logits_from;             /* positions >= this need a logits row */
+    int32_t n_bias, pad;
 } plan_admit;
 
 typedef struct plan_run {
@@ -34,8 +35,10 @@ typedef struct plan_run {
     int32_t append;       /* token id to append to the slot first; -1: none */
     int32_t decode;       /* 1: a decode row (one new token, all before it computed, at least one of
                              output) */
-    int32_t n_page;       /* new logical pages; their physical ones follow, group after group */
-    int32_t first[KV_MAX_GROUP]; /* by group: leading pages given back so far */
+    /* New logical pages; their physical ones follow, group after group. In the first run of an
+     * admission the pages of the cached prefix are among them. */
+    int32_t n_page;
+    int32_t first[KV_MAX_GROUP]; /* by group: leading pages that are not held; listed as -1 */
 } plan_run;
 
 /* Writer over a fixed buffer. cap must be enough (plan_cap); an overflow is a programming error and
@@ -47,7 +50,8 @@ typedef struct plan_writer {
 void plan_begin(plan_writer *w, uint8_t *buf, size_t cap, int32_t kind, int64_t step);
 /* Sections must be written in order: release, admit, run. */
 void plan_put_release(plan_writer *w, int32_t slot);
-void plan_put_admit(plan_writer *w, const plan_admit *a, const int32_t *tokens);
+void plan_put_admit(plan_writer *w, const plan_admit *a, const int32_t *tokens,
+                    const weft_bias *bias);
 /* pages: [n_group] lists of r->n_page. */
 void plan_put_run(plan_writer *w, const plan_run *r, int32_t n_group, const int32_t *const *pages);
 size_t plan_cap(int32_t max_seqs, int32_t max_len, int32_t page_tokens, int32_t n_group);
@@ -57,8 +61,10 @@ typedef struct batch_slot {
     uint64_t request; /* 0: free */
     weft_sampling sampling;
     int32_t n_prompt, n_token, logits_from, n_page;
-    int32_t *token;              /* [max_len] */
-    int32_t first[KV_MAX_GROUP]; /* leading pages given back; -1 in the lists */
+    int32_t *token;  /* [max_len] */
+    weft_bias *bias; /* [n_bias], room for WEFT_MAX_BIAS */
+    int32_t n_bias;
+    int32_t first[KV_MAX_GROUP]; /* leading pages not held; -1 in the lists */
     int32_t *page[KV_MAX_GROUP]; /* [max_pages] each */
 } batch_slot;
 typedef struct batch_slots {

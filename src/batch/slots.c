@@ -27,12 +27,15 @@ weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_token
     size_t per_slot = (size_t)max_len + (size_t)n_group * pages;
     s.slot = calloc((size_t)n_slot, sizeof s.slot[0]);
     int32_t *ints = s.slot ? calloc((size_t)n_slot, per_slot * sizeof ints[0]) : NULL;
-    if (!ints) {
+    weft_bias *bias = ints ? calloc((size_t)n_slot, WEFT_MAX_BIAS * sizeof bias[0]) : NULL;
+    if (!bias) {
+        free(ints);
         free(s.slot);
         return error_set(err, WEFT_ERR_MEMORY, "batch: no memory for %d slots of %d tokens", n_slot,
                          max_len);
     }
-    for (int32_t i = 0; i < n_slot; i++) { /* slot 0's tokens and pages begin the one allocation */
+    for (int32_t i = 0; i < n_slot; i++) { /* slot 0's begin the one allocation */
+        s.slot[i].bias = bias + (size_t)i * WEFT_MAX_BIAS;
         s.slot[i].token = ints + (size_t)i * per_slot;
         for (int32_t g = 0; g < n_group; g++) {
             s.slot[i].page[g] = s.slot[i].token + max_len + (size_t)g * pages;
@@ -45,6 +48,7 @@ weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_token
 void batch_slots_close(batch_slots *s) {
     if (s->slot) {
         free(s->slot[0].token);
+        free(s->slot[0].bias);
     }
     free(s->slot);
     *s = (batch_slots){0};
@@ -157,6 +161,11 @@ static weft_status check_admit(plan_reader *r, const batch_slots *s, const plan_
                          "plan: admission of slot %d with logits from position %d of %d", a->slot,
                          a->logits_from, a->n_token);
     }
+    if (a->n_bias < 0 || a->n_bias > WEFT_MAX_BIAS) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: admission of slot %d with %d biases, at most %d", a->slot,
+                         a->n_bias, WEFT_MAX_BIAS);
+    }
     if (a->request == 0) {
         return error_set(r->err, WEFT_ERR_RANK,
                          "plan: admission of request 0 to slot %d; ids begin at 1", a->slot);
@@ -185,6 +194,11 @@ static weft_status read_admit(plan_reader *r, batch_slots *s, int32_t i) {
     if (status != WEFT_OK) {
         return status;
     }
+    size_t bias_bytes = (size_t)a.n_bias * sizeof slot->bias[0];
+    if (!take(r, slot->bias, bias_bytes)) {
+        return cut_short(r, "biases of slot", a.slot, bias_bytes);
+    }
+    slot->n_bias = a.n_bias;
     slot->request = a.request;
     slot->sampling = a.sampling;
     slot->n_prompt = a.n_prompt;
@@ -237,29 +251,36 @@ static weft_status check_run(plan_reader *r, const batch_slots *s, const batch_g
     return WEFT_OK;
 }
 
-/* Pages given back stay given back, were there, and no position of the run sees them. */
+/* Pages that are not held stay so, and no position of the run sees them. Those that the ranks never
+ * heard of are in front of what an admission found cached. */
 static weft_status check_first(plan_reader *r, const batch_slots *s, const plan_run *p) {
     const batch_slot *slot = &s->slot[p->slot];
     for (int32_t g = 0; g < s->n_group; g++) {
         int32_t seen = kv_first_page(s->window[g], s->page_tokens, p->start);
-        int32_t most = seen < slot->n_page ? seen : slot->n_page;
+        int32_t n_page = slot->n_page + p->n_page;
+        int32_t most = seen < n_page ? seen : n_page;
         if (p->first[g] < slot->first[g] || p->first[g] > most) {
-            return error_set(
-                r->err, WEFT_ERR_RANK,
-                "plan: run of slot %d from position %d on gives back %d pages of group "
-                "%d with window %d, expected %d to %d",
-                p->slot, p->start, p->first[g], g, s->window[g], slot->first[g], most);
+            return error_set(r->err, WEFT_ERR_RANK,
+                             "plan: run of slot %d from position %d on lacks %d leading pages of "
+                             "group %d with window %d, expected %d to %d",
+                             p->slot, p->start, p->first[g], g, s->window[g], slot->first[g], most);
         }
     }
     return WEFT_OK;
 }
 
-/* The new pages of each group, and those given back become -1. */
+/* The new pages of each group; those that are not held are -1, told so or become so. */
 static weft_status take_pages(plan_reader *r, const batch_slots *s, const plan_run *p) {
     batch_slot *slot = &s->slot[p->slot];
     for (int32_t g = 0; g < s->n_group; g++) {
+        int32_t *page = slot->page[g] + slot->n_page;
+        int32_t lacking = p->first[g] > slot->n_page ? p->first[g] - slot->n_page : 0;
+        size_t bytes = (size_t)lacking * sizeof page[0];
+        if (!take(r, page, bytes)) {
+            return cut_short(r, "pages of slot", p->slot, bytes);
+        }
         weft_status status =
-            take_ids(r, "pages of slot", p->slot, slot->page[g] + slot->n_page, p->n_page);
+            take_ids(r, "pages of slot", p->slot, page + lacking, p->n_page - lacking);
         if (status != WEFT_OK) {
             return status;
         }

@@ -28,8 +28,9 @@ static const option check_options[] = {
      .type = OPTION_STRING,
      .at = offsetof(values, suite),
      .metavar = "NAME",
-     .help = "cp (6 prompts), mixed (2 decode while 6 arrive) or random (draws lengths, arrivals "
-             "and, past the reference, sequences, budgets, pools and splits)"},
+     .help = "cp (6 prompts), mixed (2 decode while 6 arrive), random (draws lengths, arrivals "
+             "and, past the reference, sequences, budgets, pools and splits) or prefix (the same "
+             "with prompts that begin alike; the reference has no prefix cache)"},
     {.names = "--topologies",
      .type = OPTION_STRING,
      .at = offsetof(values, topologies),
@@ -174,13 +175,15 @@ static weft_engine_params entry_params(const check *c, int32_t i) {
     p.tp = c->entry[i].sizes.tp, p.pcp = c->entry[i].sizes.pcp, p.dcp = c->entry[i].sizes.dcp;
     p.exchange = c->entry[i].exchange;
     p.hash_logits = true;
+    p.expert_parallel = i > 0 && p.expert_parallel; /* the reference is the other way */
     p.fault = i > 0 || c->n_entry == 1 ? c->v->fault : NULL;
     if (p.max_model_len == 0)
         p.max_model_len = c->suite.max_len;
+    p.no_prefix_cache |= i == 0; /* the reference computes everything */
     return p;
 }
 
-/* Limits of a run that may be its own (random suite): pools just above what the longest request
+/* Limits of a run that may be its own (random and prefix suites): pools just above what the longest request
  * needs on the fullest rank. */
 static weft_status limits_apply(const check *c, int32_t i, weft_engine_params *p, weft_error *err) {
     engine_setup s;
@@ -217,22 +220,24 @@ static void entry_report(check *c, int32_t i, const suite_result *r, int32_t dif
                          const suite_difference *d) {
     const entry *e = &c->entry[i];
     json_array_append_new(
-        c->rows,
-        json_pack("{s:i, s:i, s:i, s:s, s:i, s:I, s:I, s:i, s:o, s:I, s:I, s:f}", "tp", e->sizes.tp,
-                  "pcp", e->sizes.pcp, "dcp", e->sizes.dcp, "exchange", exchange_name[e->exchange],
-                  "requests", r->n, "tokens", (json_int_t)r->n_token, "logits_rows",
-                  (json_int_t)r->n_row, "different", different, "first_difference",
-                  difference_json(d), "steps", (json_int_t)r->n_step, "preemptions",
-                  (json_int_t)r->n_preemption, "seconds", r->seconds));
+        c->rows, json_pack("{s:i, s:i, s:i, s:s, s:b, s:i, s:I, s:I, s:i, s:o, s:I, s:I, s:I, s:f}",
+                           "tp", e->sizes.tp, "pcp", e->sizes.pcp, "dcp", e->sizes.dcp, "exchange",
+                           exchange_name[e->exchange], "expert_parallel",
+                           entry_params(c, i).expert_parallel, "requests", r->n, "tokens",
+                           (json_int_t)r->n_token, "logits_rows", (json_int_t)r->n_row, "different",
+                           different, "first_difference", difference_json(d), "steps",
+                           (json_int_t)r->n_step, "preemptions", (json_int_t)r->n_preemption,
+                           "cached_tokens", (json_int_t)r->n_cached, "seconds", r->seconds));
     if (c->v->json)
         return;
     char name[48];
     snprintf(name, sizeof name, "tp%d pcp%d dcp%d", e->sizes.tp, e->sizes.pcp, e->sizes.dcp);
     const char *on = cli_color(stdout) ? (different ? "\033[31m" : "\033[32m") : "",
                *off = *on ? "\033[0m" : "";
-    printf("%-15s %-8s %8d %6lld %6lld %5lld %8lld %7.2f %s%9d%s\n", name,
+    printf("%-15s %-4s %4d %6lld %6lld %6lld %5lld %8lld %7.2f %s%9d%s\n", name,
            exchange_name[e->exchange], r->n, (long long)r->n_token, (long long)r->n_row,
-           (long long)r->n_step, (long long)r->n_preemption, r->seconds, on, different, off);
+           (long long)r->n_cached, (long long)r->n_step, (long long)r->n_preemption, r->seconds, on,
+           different, off);
     if (d->request >= 0)
         printf("  first difference: request %d, position %d, %s\n", d->request, d->position,
                d->what);
@@ -268,8 +273,8 @@ static weft_status entry_run(check *c, int32_t i, weft_error *err) {
 static weft_status run_all(check *c, weft_error *err) {
     weft_status s = WEFT_OK;
     if (!c->v->json)
-        printf("%-15s %-8s %8s %6s %6s %5s %8s %7s %9s\n", "topology", "exchange", "requests",
-               "tokens", "rows", "steps", "preempts", "seconds", "different");
+        printf("%-15s %-4s %4s %6s %6s %6s %5s %8s %7s %9s\n", "topology", "exch", "reqs", "tokens",
+               "rows", "cached", "steps", "preempts", "seconds", "different");
     for (int32_t i = 0; i < c->n_entry && s == WEFT_OK; i++) {
         s = entry_run(c, i, err);
         if (s == WEFT_ERR_INTERRUPTED) {
@@ -288,25 +293,36 @@ static weft_status overridden(const values *v, weft_error *err) {
     const weft_engine_params *p = &v->engine;
     values d = {0};
     defaults(&d);
-    bool random = strcmp(v->suite, "random") == 0;
+    bool draws = strcmp(v->suite, "random") == 0 || strcmp(v->suite, "prefix") == 0;
     const struct {
         const char *option, *by;
         bool given;
     } rule[] = {
-        {"--max-num-seqs", "--suite random", random && p->max_num_seqs != d.engine.max_num_seqs},
-        {"--max-num-batched-tokens", "--suite random",
-         random && p->max_num_batched_tokens != d.engine.max_num_batched_tokens},
-        {"--kv-pages", "--suite random", random && p->kv_pages != d.engine.kv_pages},
-        {"--cp-min-split", "--suite random", random && p->cp_min_split != d.engine.cp_min_split},
+        {"--max-num-seqs", "the suite", draws && p->max_num_seqs != d.engine.max_num_seqs},
+        {"--max-num-batched-tokens", "the suite",
+         draws && p->max_num_batched_tokens != d.engine.max_num_batched_tokens},
+        {"--kv-pages", "the suite", draws && p->kv_pages != d.engine.kv_pages},
+        {"--cp-min-split", "the suite", draws && p->cp_min_split != d.engine.cp_min_split},
         {"--cp-exchange", "--each-exchange", v->each_exchange && p->exchange != d.engine.exchange},
     };
     for (size_t i = 0; i < sizeof rule / sizeof *rule; i++)
         if (rule[i].given)
             return error_set(err, WEFT_ERR_USAGE, "%s: %s chooses it; leave one of them out",
                              rule[i].option, rule[i].by);
-    if (!random && v->seed != d.seed)
-        return error_set(err, WEFT_ERR_USAGE, "--seed: only --suite random draws anything");
+    if (!draws && v->seed != d.seed)
+        return error_set(err, WEFT_ERR_USAGE,
+                         "--seed: only --suite random and --suite prefix draw anything");
     return WEFT_OK;
+}
+
+/* Without --expert-parallel fewer topologies may be legal. */
+static weft_status reference_check(const check *c, weft_error *err) {
+    engine_setup setup;
+    weft_engine_params p = c->v->engine;
+    p.tp = p.pcp = p.dcp = 1;
+    p.expert_parallel = false;
+    weft_status s = engine_setup_make(c->desc, &p, &setup, err);
+    return s == WEFT_OK ? topo_check(&setup.model, c->entry[0].sizes, err) : s;
 }
 
 /* Legality of every entry is known before the first is run. */
@@ -327,6 +343,8 @@ static weft_status prepare(check *c, weft_error *err) {
         c->n_entry = list_default(c->v, &setup.model, c->entry);
     for (int32_t i = 0; i < c->n_entry && s == WEFT_OK; i++)
         s = topo_check(&setup.model, c->entry[i].sizes, err);
+    if (s == WEFT_OK)
+        s = reference_check(c, err);
     if (s == WEFT_OK && c->n_entry == 1 && c->n_entry < MAX_ENTRY)
         c->entry[c->n_entry++] = c->entry[0]; /* one topology: against a second run of itself */
     if (s == WEFT_OK)
@@ -348,8 +366,10 @@ static int finish(check *c) {
         return rc ? rc : c->n_different > 0;
     }
     int32_t n = c->n_entry - 1, differ = c->n_different;
-    printf("%s, suite %s, digest %s\n%d topolog%s compared with the first, %d request%s\n",
-           c->identity, c->v->suite, digest, n, n == 1 ? "y" : "ies", differ,
+    printf("%s, suite %s, digest %s\n%d topolog%s%s compared with the first%s, %d request%s\n",
+           c->identity, c->v->suite, digest, n, n == 1 ? "y" : "ies",
+           c->v->engine.expert_parallel ? " with --expert-parallel" : "",
+           c->v->engine.expert_parallel ? ", which runs without" : "", differ,
            differ == 1 ? " differs" : "s differ");
     return c->n_different > 0;
 }
@@ -396,6 +416,9 @@ const cli_command cli_check = {
                 .sections = sections,
                 .values_bytes = sizeof(values),
                 .defaults = defaults,
-                .notes = "Exit: 0 when no byte differs, 1 when one does.\n"},
+                .notes =
+                    "With --expert-parallel the first topology, the reference, runs without it and "
+                    "the others with it.\n"
+                    "Exit: 0 when no byte differs, 1 when one does.\n"},
     .run = run,
 };

@@ -18,7 +18,7 @@ typedef struct cli_command {
     int (*run)(const void *values, const option_list *args);
 } cli_command;
 
-extern const cli_command cli_run, cli_check, cli_plan, cli_bench, cli_eval, cli_tokenize,
+extern const cli_command cli_run, cli_serve, cli_check, cli_plan, cli_bench, cli_eval, cli_tokenize,
     cli_inspect, cli_completion, cli_man;
 
 /* The program with all its commands, for what is generated from the tables. */

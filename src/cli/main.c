@@ -7,8 +7,8 @@
 
 /* In the order of --help. */
 static const cli_command *const commands[] = {
-    &cli_run,     &cli_check,    &cli_plan,       &cli_bench, &cli_eval,
-    &cli_inspect, &cli_tokenize, &cli_completion, &cli_man,
+    &cli_run,  &cli_serve,   &cli_check,    &cli_plan,       &cli_bench,
+    &cli_eval, &cli_inspect, &cli_tokenize, &cli_completion, &cli_man,
 };
 enum { N_COMMAND = sizeof commands / sizeof *commands };
 
@@ -29,7 +29,9 @@ static const char manual[] =
     ".TP\n.B 130\ninterrupted\n"
     ".SH ENVIRONMENT\n"
     ".TP\n.B NO_COLOR\nwhen set and not empty, nothing is coloured\n"
-    ".TP\n.B WEFT_LOG\nlog level: quiet, error, warn (default), info, debug\n";
+    ".TP\n.B WEFT_LOG\nlog level: quiet, error, warn (default), info, debug\n"
+    ".TP\n.B WEFT_API_KEY\na key that clients of serve must send, beside those of "
+    "\\-\\-api\\-key\n";
 
 const option_program *cli_program(void) {
     static const option_command *list[N_COMMAND];

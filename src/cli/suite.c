@@ -102,8 +102,33 @@ static weft_status make_texts(suite *s, const weft_model *model, int32_t max_pro
     return WEFT_OK;
 }
 
+static weft_status make_cp(suite *s, const weft_model *model, int32_t max_prompt, int32_t tokens,
+                           weft_error *err) {
+    weft_status st = make_texts(s, model, max_prompt, err);
+    for (int32_t i = 0; i < s->n; i++)
+        s->request[i].params.max_tokens = tokens;
+    return st;
+}
+
+/* Two are decoding when six prompts arrive. */
+static weft_status make_mixed(suite *s, const weft_model *model, int32_t max_prompt, int32_t tokens,
+                              weft_error *err) {
+    weft_status st = make_cp(s, model, max_prompt, tokens, err);
+    for (int32_t i = 0; i < s->n; i++)
+        s->request[i].params.arrival_step = i < 2 ? 0 : 6;
+    return st;
+}
+
+static void draw_sampling(weft_request *q, uint64_t *state) {
+    q->sampling.temperature = 0.5f + (float)draw_in(state, 0, 10) / 10.0f;
+    q->sampling.seed = draw(state);
+    q->sampling.top_k = draw_in(state, 0, 1) * 40;
+    q->sampling.top_p = draw_in(state, 0, 1) ? 0.9f : 1.0f;
+    q->sampling.repetition_penalty = draw_in(state, 0, 1) ? 1.1f : 1.0f;
+}
+
 static weft_status make_random(suite *s, const weft_model *model, int32_t max_prompt,
-                               int32_t max_tokens, weft_error *err) {
+                               int32_t tokens, weft_error *err) {
     static const int32_t edge[] = {1, 2, 3, 15, 16, 17, 31, 33, 64, 97};
     enum { N_EDGE = sizeof edge / sizeof *edge };
     uint64_t state = s->seed;
@@ -114,48 +139,80 @@ static weft_status make_random(suite *s, const weft_model *model, int32_t max_pr
         if (st != WEFT_OK)
             return st;
         weft_request *q = &s->request[i].params;
-        q->max_tokens = draw_in(&state, 1, max_tokens);
+        q->max_tokens = draw_in(&state, 1, tokens);
         q->arrival_step = draw_in(&state, 0, 24);
-        if (i % 2) {
-            q->sampling.temperature = 0.5f + (float)draw_in(&state, 0, 10) / 10.0f;
-            q->sampling.seed = draw(&state);
-            q->sampling.top_k = draw_in(&state, 0, 1) * 40;
-            q->sampling.top_p = draw_in(&state, 0, 1) ? 0.9f : 1.0f;
-            q->sampling.repetition_penalty = draw_in(&state, 0, 1) ? 1.1f : 1.0f;
-        }
+        if (i % 2)
+            draw_sampling(q, &state);
     }
     return WEFT_OK;
 }
 
+/* Prompts that begin like the first of every four for a drawn length, and come at drawn times: what
+ * they find is cold, warm, being computed or evicted. Prompt rows would bypass the cache. */
+static weft_status make_prefix(suite *s, const weft_model *model, int32_t max_prompt,
+                               int32_t tokens, weft_error *err) {
+    uint64_t state = s->seed;
+    for (int32_t i = 0; i < s->n; i++) {
+        int32_t n = draw_in(&state, 60, 260);
+        weft_status st =
+            prompt_random(&s->request[i], model, n < max_prompt ? n : max_prompt, &state, err);
+        if (st != WEFT_OK)
+            return st;
+        weft_request *q = &s->request[i].params;
+        const weft_request *first = &s->request[i / 4 * 4].params;
+        int32_t least = first->n_prompt < q->n_prompt ? first->n_prompt : q->n_prompt;
+        memcpy(s->request[i].prompt, first->prompt,
+               (size_t)draw_in(&state, 0, least) * sizeof *q->prompt);
+        q->max_tokens = draw_in(&state, 1, tokens);
+        q->arrival_step = draw_in(&state, 0, 120);
+        q->prompt_logits = false;
+        if (i % 2)
+            draw_sampling(q, &state);
+    }
+    return WEFT_OK;
+}
+
+/* ---- suites ---- */
+
+typedef struct suite_kind {
+    const char *name;
+    int32_t n, tokens;
+    bool draws; /* prompts by the seed, and limits of every run but the first */
+    weft_status (*make)(suite *s, const weft_model *model, int32_t max_prompt, int32_t tokens,
+                        weft_error *err);
+} suite_kind;
+
+static const suite_kind kinds[] = {{"cp", N_CP, 32, false, make_cp},
+                                   {"mixed", 8, 128, false, make_mixed},
+                                   {"random", 20, 64, true, make_random},
+                                   {"prefix", 24, 64, true, make_prefix}};
+
 weft_status suite_make(const char *name, const weft_model *model, int32_t max_tokens, uint64_t seed,
                        suite *out, weft_error *err) {
-    bool cp = strcmp(name, "cp") == 0, mixed = strcmp(name, "mixed") == 0,
-         rnd = strcmp(name, "random") == 0;
-    if (!cp && !mixed && !rnd)
-        return error_set(err, WEFT_ERR_USAGE, "--suite %.40s: expected cp, mixed or random", name);
-    int32_t tokens = max_tokens ? max_tokens : cp ? 32 : mixed ? 128 : 64;
+    const suite_kind *kind = NULL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(name, kinds[i].name) == 0)
+            kind = &kinds[i];
+    if (!kind)
+        return error_set(err, WEFT_ERR_USAGE, "--suite %.40s: expected cp, mixed, random or prefix",
+                         name);
+    int32_t tokens = max_tokens ? max_tokens : kind->tokens;
     weft_model_info info;
     weft_model_get_info(model, &info);
     if (tokens >= info.context_length)
         return error_set(err, WEFT_ERR_USAGE, "--max-tokens %d: the model's context is %d", tokens,
                          info.context_length);
-    int32_t max_prompt = info.context_length - tokens;
-    suite s = {.n = cp ? N_CP : mixed ? 8 : 20, .seed = seed, .vary_limits = rnd};
+    suite s = {.n = kind->n, .seed = seed, .vary_limits = kind->draws};
     s.request = calloc((size_t)s.n, sizeof *s.request);
     if (!s.request)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d requests", s.n);
-    weft_status st = rnd ? make_random(&s, model, max_prompt, tokens, err)
-                         : make_texts(&s, model, max_prompt, err);
+    weft_status st = kind->make(&s, model, info.context_length - tokens, tokens, err);
     if (st != WEFT_OK) {
         suite_free(&s);
         return st;
     }
     for (int32_t i = 0; i < s.n; i++) {
-        weft_request *q = &s.request[i].params;
-        if (!rnd)
-            q->max_tokens = tokens;
-        if (mixed) /* two are decoding when six prompts arrive */
-            q->arrival_step = i < 2 ? 0 : 6;
+        const weft_request *q = &s.request[i].params;
         int32_t len = q->n_prompt + q->max_tokens;
         s.max_len = len > s.max_len ? len : s.max_len;
     }
@@ -279,6 +336,7 @@ weft_status suite_run(const suite *s, weft_model *model, const weft_engine_param
         weft_engine_get_stats(engine, &stats);
         out->n_step = stats.n_step;
         out->n_preemption = stats.n_preemption;
+        out->n_cached = stats.n_cached_token;
         out->seconds = (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec);
     }
     weft_engine_close(engine);

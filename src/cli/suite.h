@@ -26,7 +26,8 @@ typedef struct suite {
 
 /* cp: 6 prompts, 32 tokens. mixed: 2 requests are decoding when 6 prompts arrive, at most 8 at
  * once, 128 tokens. random: seeded lengths, arrivals and sampling, and per run other chunk budgets,
- * batch sizes and pools so small that requests are preempted. max_tokens 0: the suite's own number.
+ * batch sizes and pools so small that requests are preempted. prefix: the same with prompts that
+ * begin alike. max_tokens 0: the suite's own number.
  * WEFT_ERR_USAGE for another name. */
 weft_status suite_make(const char *name, const weft_model *model, int32_t max_tokens, uint64_t seed,
                        suite *out, weft_error *err);
@@ -44,7 +45,7 @@ typedef struct suite_result_request {
 typedef struct suite_result {
     suite_result_request *request; /* [n] */
     int32_t n;
-    int64_t n_row, n_token, n_step, n_preemption;
+    int64_t n_row, n_token, n_step, n_preemption, n_cached; /* n_cached: tokens not computed */
     double seconds;
 } suite_result;
 

@@ -43,7 +43,17 @@ weft_status weft_model_open(const char *path, weft_model **out, weft_error *err)
                                 .context_length = c->context_length,
                                 .n_parameter = parameter_count(m->desc->file),
                                 .file_bytes = load_file_bytes(m->desc->file),
+                                .bos = tok_bos(m->tok),
+                                .eos = tok_eos(m->tok),
                                 .has_text = tok_has_text(m->tok)};
+    load_string template = load_get_vocab(m->desc->file)->chat_template;
+    if (template.data) {
+        m->info.chat_template = m->chat_template = strndup(template.data, template.bytes);
+        if (!m->chat_template) {
+            weft_model_close(m);
+            return error_set(err, WEFT_ERR_MEMORY, "no memory for the chat template");
+        }
+    }
     *out = m;
     return WEFT_OK;
 }
@@ -51,6 +61,7 @@ weft_status weft_model_open(const char *path, weft_model **out, weft_error *err)
 void weft_model_close(weft_model *m) {
     if (!m)
         return;
+    free(m->chat_template);
     tok_destroy(m->tok);
     model_desc_close(m->desc);
     free(m);
@@ -77,6 +88,11 @@ weft_status weft_tokenize(const weft_model *m, const char *text, size_t text_byt
 
 const char *weft_token_bytes(const weft_model *m, int32_t id, size_t *n_bytes) {
     return tok_bytes(m->tok, id, n_bytes);
+}
+
+weft_status weft_detokenize(const weft_model *m, const int32_t *ids, size_t n_id, bool special,
+                            char **out, size_t *n, weft_error *err) {
+    return tok_decode(m->tok, ids, n_id, special, out, n, err);
 }
 
 weft_status weft_chat_render(const weft_model *m, const char *const *roles,
@@ -123,12 +139,13 @@ static weft_status open_shared(weft_engine *e, weft_error *err) {
     sched_limits limits = {.max_num_seqs = s->p.max_num_seqs,
                            .max_num_batched_tokens = s->p.max_num_batched_tokens,
                            .max_model_len = s->p.max_model_len,
-                           .page_tokens = s->caps.page_tokens};
+                           .page_tokens = s->caps.page_tokens,
+                           .prefix_cache = !s->p.no_prefix_cache};
     sched *queue;
     st = sched_open(&limits, e->kv, &queue, err);
     if (st != WEFT_OK)
         return st;
-    st = front_open(&e->front, e->model->tok, queue, s->p.max_num_batched_tokens, err);
+    st = front_open(&e->front, e->model->tok, queue, e->kv, s, err);
     if (st != WEFT_OK)
         sched_close(queue);
     return st;
@@ -257,32 +274,27 @@ void weft_engine_get_stats(const weft_engine *e, weft_engine_stats *out) {
         rank_bytes += e->rank[r].memory.bytes;
     front *f = (front *)&e->front; /* the lock is the only thing that changes */
     pthread_mutex_lock(&f->lock);
-    int64_t prompt = f->n_prompt_token, output = f->n_output_token;
+    *out = f->stats;
+    out->silent_s = wait_now_s() - f->t_step;
     pthread_mutex_unlock(&f->lock);
-    *out = (weft_engine_stats){.n_step = atomic_load(&e->n_step),
-                               .n_prompt_token = prompt,
-                               .n_output_token = output,
-                               .n_preemption = atomic_load(&e->n_preemption),
-                               .n_row = atomic_load(&e->n_row),
-                               .weight_bytes = e->weights->memory.bytes,
-                               .kv_bytes = kv,
-                               .scratch_bytes = rank_bytes - kv,
-                               .planned_bytes = e->planned_bytes,
-                               .max_model_len = s->p.max_model_len,
-                               .world = s->world,
-                               .n_thread = s->p.n_thread,
-                               .kv_pages = s->p.kv_pages,
-                               .isa = s->k->isa,
-                               .n_group = s->caps.n_group};
+    out->weight_bytes = e->weights->memory.bytes;
+    out->kv_bytes = kv;
+    out->scratch_bytes = rank_bytes - kv;
+    out->planned_bytes = e->planned_bytes;
+    out->max_model_len = s->p.max_model_len;
+    out->world = s->world;
+    out->n_thread = s->p.n_thread;
+    out->kv_pages = s->p.kv_pages;
+    out->isa = s->k->isa;
+    out->n_group = s->caps.n_group;
     for (int32_t g = 0; g < s->caps.n_group; g++) {
-        out->group[g] =
-            (weft_kv_group){.window = s->caps.window[g],
-                            .n_layer = model_group_layers(e->model->desc, g),
-                            .token_bytes = s->page_bytes[g] / (size_t)s->caps.page_tokens,
-                            .n_page = (int64_t)s->kv_pages[g] * s->sizes.dcp,
-                            .n_page_used = atomic_load(&e->n_page_used[g]),
-                            .n_page_most = atomic_load(&e->n_page_most[g])};
-        out->n_page += out->group[g].n_page;
-        out->n_page_used += out->group[g].n_page_used;
+        weft_kv_group *group = &out->group[g];
+        group->window = s->caps.window[g];
+        group->n_layer = model_group_layers(e->model->desc, g);
+        group->token_bytes = s->page_bytes[g] / (size_t)s->caps.page_tokens;
+        group->n_page = (int64_t)s->kv_pages[g] * s->sizes.dcp;
+        out->n_page += group->n_page;
+        out->n_page_used += group->n_page_used;
+        out->pool_page += s->kv_pages[g];
     }
 }

@@ -25,6 +25,7 @@
 struct weft_model {
     model_desc *desc;
     tok *tok; /* NULL: a folder without a tokeniser; prompts are ids */
+    char *chat_template; /* NULL: none */
     weft_model_info info;
 };
 
@@ -49,6 +50,7 @@ typedef struct engine_rank {
     batch_slots slots;
     batch_global global;
     batch_local local;
+    double t_mark; /* rank 0: when the phase that runs began */
     model_rank *model;
     kern_memory memory;
     kern_mem block, results; /* device side of the step block and of the gathered results */
@@ -68,9 +70,10 @@ typedef struct front_request {
     tok_stream *stream;
     char *held; /* text that may still become a stop string */
     size_t n_held, held_cap;
-    int32_t n_prompt, n_output;
-    size_t n_due; /* events that it may still cause; the ring has room for them */
-    bool closed;  /* its END is out; what still comes is dropped */
+    int32_t n_prompt, n_output, n_cached;
+    weft_bias *bias;
+    double t_submit, t_start; /* seconds; t_start 0: in no step yet */
+    bool closed;              /* its END is out; what still comes is dropped */
     atomic_bool cancel;
     struct front_request *next, *prev;
 } front_request;
@@ -89,21 +92,28 @@ typedef struct front_event {
 typedef struct front {
     const tok *tok;
     sched *sched;
+    const kv_pools *kv;
+    int32_t n_group, n_pool;
     pthread_mutex_t lock;
     pthread_cond_t work, ready; /* for rank 0; for the client */
-    bool stop, failed, any_cancel;
+    bool stop, failed, any_cancel, any_taken;
     weft_error why;                          /* when failed */
     front_request *live;                     /* list of all, newest first */
     sched_request *incoming, *incoming_last; /* submitted, not yet seen by rank 0 */
-    front_event *ring; /* [ring_cap]; room for every event that the live requests can still cause */
-    size_t ring_cap, ring_at, ring_n, ring_due;
+    /* [ring_cap]: room for the END of every live request and for row_cap events of rows. A step
+     * that could cause more than there is room for waits until the client has taken some. */
+    front_event *ring;
+    size_t ring_cap, ring_at, ring_n, row_cap, n_row, n_live;
+    size_t max_step_rows;
     uint64_t next_id;
     engine_result *row; /* [max_step_tokens] one step's results in run and position order */
     weft_event owed;    /* handed out by the next call, when owes */
     bool owes;
     char *text; /* of the event handed out last */
     size_t text_cap;
-    int64_t n_prompt_token, n_output_token;
+    double t_step; /* when rank 0 last looked for work */
+    weft_engine_stats
+        stats; /* its counts of now; what does not change is filled in by the reader */
 } front;
 
 struct weft_engine {
@@ -118,17 +128,20 @@ struct weft_engine {
     uint64_t planned_bytes; /* of weights and ranks so far, reserved or about to be */
     int32_t n_active;       /* threads told to wait_threads_add */
     front front;
-    _Atomic int64_t n_step, n_row, n_preemption; /* rank 0 writes, stats reads */
-    _Atomic int64_t n_page_used[KV_MAX_GROUP];   /* likewise */
-    _Atomic int64_t n_page_most[KV_MAX_GROUP];
 };
 
 /* front.c; calls marked (rank 0) come from its thread */
-weft_status front_open(front *f, const tok *t, sched *s, int32_t max_step_rows, weft_error *err);
+weft_status front_open(front *f, const tok *t, sched *s, const kv_pools *kv,
+                       const engine_setup *setup, weft_error *err);
 void front_close(front *f);
 /* (rank 0) Moves new requests and cancellations to the scheduler; waits up to a second when there
- * is nothing to do. False: stop. */
-bool front_collect(front *f);
+ * is nothing to do, or when the client has to take events before the next step. Returns the kind of
+ * plan that is to be sent: PLAN_STEP leaves it to the scheduler. */
+int32_t front_collect(front *f);
+/* (rank 0) Adds to a phase's time. */
+void front_add_time(front *f, weft_phase phase, double seconds);
+/* (rank 0) Counts of scheduler and pools for the statistics. */
+void front_count(front *f);
 /* (rank 0) The step's rows, any order, [n]. */
 void front_deliver(front *f, const engine_result *rows, int32_t n);
 /* (rank 0) Ends every live request with an error. */

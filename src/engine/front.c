@@ -1,14 +1,26 @@
 /* Requests in, events out: the queue between clients and rank 0. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/trace.h"
+#include "base/wait.h"
 #include "engine/engine.h"
 #include "load/text.h"
 
-weft_status front_open(front *f, const tok *t, sched *s, int32_t max_step_rows, weft_error *err) {
-    *f = (front){.tok = t, .sched = s, .next_id = 1};
+weft_status front_open(front *f, const tok *t, sched *s, const kv_pools *kv,
+                       const engine_setup *setup, weft_error *err) {
+    int32_t max_step_rows = setup->p.max_num_batched_tokens;
+    *f = (front){.tok = t,
+                 .sched = s,
+                 .kv = kv,
+                 .n_group = setup->caps.n_group,
+                 .n_pool = setup->sizes.dcp,
+                 .max_step_rows = (size_t)max_step_rows,
+                 .next_id = 1,
+                 .t_step = wait_now_s()};
+    f->row_cap = 2 * f->max_step_rows; /* the client takes one step's while the next one runs */
     f->row = malloc((size_t)max_step_rows * sizeof *f->row);
     if (!f->row)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d result rows", max_step_rows);
@@ -26,6 +38,7 @@ static void request_free(front_request *fr) {
     for (int32_t i = 0; i < fr->params.n_stop; i++)
         free(fr->stop[i]);
     free(fr->stop);
+    free(fr->bias);
     free(fr->held);
     tok_stream_close(fr->stream);
     free(fr);
@@ -69,33 +82,40 @@ static struct timespec deadline_after_ms(int32_t ms) {
 
 /* ---- rank 0's side ---- */
 
-/* Room was reserved at submit, so that the step loop never allocates. Lock held. */
+/* There is room: reserved at submit, or seen to before the step. Lock held. */
 static void ring_push(front *f, front_event ev) {
+    assert(f->ring_n < f->ring_cap);
     f->ring[(f->ring_at + f->ring_n++) % f->ring_cap] = ev;
-    f->ring_due--;
-    ev.fr->n_due--;
+    f->n_row += ev.kind != WEFT_EVENT_END;
     pthread_cond_signal(&f->ready);
 }
 
-/* The last event of a request: what it did not use of its room is free again. */
+/* The last event of a request. */
 static void end_push(front *f, front_request *fr, weft_finish finish, weft_status status) {
     ring_push(f,
               (front_event){.kind = WEFT_EVENT_END, .fr = fr, .finish = finish, .status = status});
-    f->ring_due -= fr->n_due;
-    fr->n_due = 0;
     fr->r = NULL;
 }
 
-bool front_collect(front *f) {
+static bool has_room(const front *f) {
+    return f->n_row + f->max_step_rows <= f->row_cap;
+}
+
+static bool has_work(const front *f) {
+    return f->incoming || f->any_cancel || (!sched_idle(f->sched) && has_room(f));
+}
+
+int32_t front_collect(front *f) {
     /* An idle engine still sends a plan this often, so that no wait runs into its deadline. */
     enum { IDLE_MS = 1000 };
     pthread_mutex_lock(&f->lock);
+    f->t_step = wait_now_s();
     /* before the wait: the plan that took them out may have left nothing to do */
     for (sched_request *r; (r = sched_take_cancelled(f->sched)) != NULL; sched_request_free(r))
         end_push(f, r->user, WEFT_FINISH_ERROR, WEFT_ERR_CANCELLED);
     struct timespec until = deadline_after_ms(IDLE_MS);
     trace_span wait = trace_begin_wait("wait: requests");
-    while (!f->stop && !f->incoming && !f->any_cancel && sched_idle(f->sched))
+    while (!f->stop && !has_work(f))
         if (pthread_cond_timedwait(&f->work, &f->lock, &until) != 0)
             break;
     trace_end(&wait);
@@ -110,9 +130,45 @@ bool front_collect(front *f) {
             if (fr->r && atomic_load(&fr->cancel))
                 sched_cancel(f->sched, fr->id);
     f->any_cancel = false;
-    bool go = !f->stop;
+    int32_t kind = f->stop ? PLAN_STOP : has_room(f) ? PLAN_STEP : PLAN_IDLE;
+    f->t_step = wait_now_s();
     pthread_mutex_unlock(&f->lock);
-    return go;
+    return kind;
+}
+
+void front_add_time(front *f, weft_phase phase, double seconds) {
+    pthread_mutex_lock(&f->lock);
+    f->stats.phase_s[phase] += seconds;
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Lock held. */
+static void count(front *f) {
+    sched_counts c = sched_count(f->sched);
+    weft_engine_stats *s = &f->stats;
+    s->n_step = c.step;
+    s->n_preemption = c.n_preemption;
+    s->n_prefix_token = c.n_prefix_token;
+    s->n_cached_token = c.n_cached_token;
+    s->n_waiting = c.n_waiting;
+    s->n_running = c.n_running;
+    s->n_pool = f->n_pool;
+    memset(s->pool_used, 0, sizeof s->pool_used);
+    for (int32_t g = 0; g < f->n_group; g++) {
+        weft_kv_group *group = &s->group[g];
+        group->n_page_used = kv_used_total(f->kv, g);
+        group->n_page_idle = kv_idle_total(f->kv, g);
+        if (group->n_page_used > group->n_page_most)
+            group->n_page_most = group->n_page_used;
+        for (int32_t r = 0; r < f->n_pool; r++)
+            s->pool_used[r] += kv_used(f->kv, g, r);
+    }
+}
+
+void front_count(front *f) {
+    pthread_mutex_lock(&f->lock);
+    count(f);
+    pthread_mutex_unlock(&f->lock);
 }
 
 /* Lock held. */
@@ -144,7 +200,7 @@ static bool row_deliver(front *f, const sched_run *run, const engine_result *row
     ev.token = row->pick.token;
     ev.position = row->position + 1;
     ring_push(f, ev);
-    f->n_output_token++;
+    f->stats.n_output_token++;
     sched_append(f->sched, run->r, ev.token);
     bool stop = tok_is_end(f->tok, ev.token) && !fr->params.ignore_eos;
     if (!stop && run->r->n_token < run->r->max_total)
@@ -165,10 +221,19 @@ void front_deliver(front *f, const engine_result *rows, int32_t n) {
                     rows[j];
     pthread_mutex_lock(&f->lock);
     sched_step_done(f->sched);
+    for (int32_t i = 0; i < n_run; i++) {
+        front_request *fr = run[i].r->user;
+        f->stats.n_row += run[i].n_new;
+        if (fr->t_start == 0) {
+            fr->t_start = f->t_step;
+            fr->n_cached = run[i].r->n_cached;
+        }
+    }
     const engine_result *row = f->row;
     for (int32_t i = 0; i < n_run; row += run[i++].n_logits)
         for (int32_t j = 0; j < run[i].n_logits && row_deliver(f, &run[i], &row[j]); j++) {
         }
+    count(f); /* who sees the last event of the step finds its counts */
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -200,8 +265,9 @@ static weft_status request_check(const weft_engine *e, const weft_request *q, we
     if (q->arrival_step < 0 || q->arrival_step > INT64_MAX / 2)
         return error_set(err, WEFT_ERR_USAGE, "arrival_step %lld: expected 0 to %lld",
                          (long long)q->arrival_step, (long long)(INT64_MAX / 2));
-    if (q->n_stop < 0 || q->n_stop > 64)
-        return error_set(err, WEFT_ERR_USAGE, "%d stop strings: expected at most 64", q->n_stop);
+    if (q->n_stop < 0 || q->n_stop > WEFT_MAX_STOP)
+        return error_set(err, WEFT_ERR_USAGE, "%d stop strings: expected at most %d", q->n_stop,
+                         WEFT_MAX_STOP);
     for (int32_t i = 0; i < q->n_stop; i++) {
         if (q->stop[i][0] == '\0')
             return error_set(err, WEFT_ERR_USAGE, "stop string %d is empty", i);
@@ -213,7 +279,8 @@ static weft_status request_check(const weft_engine *e, const weft_request *q, we
         if (q->prompt[i] < 0 || q->prompt[i] >= n_vocab)
             return error_set(err, WEFT_ERR_USAGE, "prompt token %d is %d: expected 0 to %d", i,
                              q->prompt[i], n_vocab - 1);
-    return sample_check(&q->sampling, err);
+    weft_status s = sample_check_bias(q->bias, q->n_bias, n_vocab, err);
+    return s == WEFT_OK ? sample_check(&q->sampling, err) : s;
 }
 
 static front_request *request_copy(const weft_request *q) {
@@ -222,20 +289,26 @@ static front_request *request_copy(const weft_request *q) {
         return NULL;
     fr->params = *q;
     fr->params.prompt = NULL;
+    fr->params.cache_salt = NULL;
     fr->params.n_stop = 0;
+    size_t n_bias = (size_t)q->n_bias;
+    fr->bias = malloc((n_bias + 1) * sizeof *fr->bias);
+    if (fr->bias && n_bias > 0)
+        memcpy(fr->bias, q->bias, n_bias * sizeof *fr->bias);
+    fr->params.bias = fr->bias;
     fr->stop = calloc((size_t)q->n_stop + 1, sizeof *fr->stop);
     for (int32_t i = 0; fr->stop && i < q->n_stop; i++, fr->params.n_stop++)
         if (!(fr->stop[i] = strdup(q->stop[i])))
             break;
-    if (fr->params.n_stop == q->n_stop && fr->stop)
+    if (fr->params.n_stop == q->n_stop && fr->stop && fr->bias)
         return fr;
     request_free(fr);
     return NULL;
 }
 
-/* Grows the ring to hold `more` events beyond what is due already. Lock held. */
+/* Grows the ring for `more` requests. Lock held. */
 static bool ring_reserve(front *f, size_t more) {
-    size_t need = f->ring_n + f->ring_due + more;
+    size_t need = f->row_cap + f->n_live + more;
     if (need > f->ring_cap) {
         size_t cap = need + need / 2;
         front_event *ring = malloc(cap * sizeof *ring);
@@ -248,14 +321,7 @@ static bool ring_reserve(front *f, size_t more) {
         f->ring_cap = cap;
         f->ring_at = 0;
     }
-    f->ring_due += more;
     return true;
-}
-
-/* Events that a request causes at most: its prompt's rows, its tokens, its end. */
-static size_t events_due(const front_request *fr) {
-    return (size_t)(fr->r->max_total - fr->r->n_prompt) +
-           (fr->params.prompt_logits ? (size_t)fr->r->n_prompt : 0) + 1;
 }
 
 static weft_status request_make(weft_engine *e, const weft_request *q, front_request **out,
@@ -277,8 +343,11 @@ static weft_status request_make(weft_engine *e, const weft_request *q, front_req
     fr->r->prompt_logits = q->prompt_logits;
     fr->r->arrival_step = q->arrival_step;
     fr->r->user = fr;
+    fr->r->bias = fr->bias;
+    fr->r->n_bias = q->n_bias;
+    fr->r->root = kv_name_root(q->cache_salt);
     fr->n_prompt = q->n_prompt;
-    fr->n_due = events_due(fr);
+    fr->t_submit = wait_now_s();
     *out = fr;
     return WEFT_OK;
 }
@@ -296,7 +365,8 @@ static void request_link(front *f, front_request *fr) {
     else
         f->incoming = fr->r;
     f->incoming_last = fr->r;
-    f->n_prompt_token += fr->r->n_prompt;
+    f->n_live++;
+    f->stats.n_prompt_token += fr->r->n_prompt;
 }
 
 weft_status weft_engine_submit(weft_engine *e, const weft_request *requests, int32_t n,
@@ -307,16 +377,13 @@ weft_status weft_engine_submit(weft_engine *e, const weft_request *requests, int
     int32_t n_made = 0;
     if (!made)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d requests", n);
-    size_t due = 0;
-    for (; n_made < n && s == WEFT_OK; n_made += s == WEFT_OK) {
+    for (; n_made < n && s == WEFT_OK; n_made += s == WEFT_OK)
         s = request_make(e, &requests[n_made], &made[n_made], err);
-        due += s == WEFT_OK ? made[n_made]->n_due : 0;
-    }
     pthread_mutex_lock(&f->lock);
     if (s == WEFT_OK && f->failed)
         s = error_set(err, f->why.status, "%s", f->why.text);
-    if (s == WEFT_OK && !ring_reserve(f, due))
-        s = error_set(err, WEFT_ERR_MEMORY, "no memory for %zu events", due);
+    if (s == WEFT_OK && !ring_reserve(f, (size_t)n))
+        s = error_set(err, WEFT_ERR_MEMORY, "no memory for the events of %d requests", n);
     for (int32_t i = 0; i < n_made && s == WEFT_OK; i++) {
         request_link(f, made[i]);
         ids[i] = made[i]->id;
@@ -354,6 +421,7 @@ static void request_unlink(front *f, front_request *fr) {
         f->live = fr->next;
     if (fr->next)
         fr->next->prev = fr->prev;
+    f->n_live--;
 }
 
 /* ---- text ---- */
@@ -432,6 +500,7 @@ static void event_fill(const front *f, const front_event *ev, weft_event *out) {
     const front_request *fr = ev->fr;
     *out = (weft_event){.kind = ev->kind,
                         .request = fr->id,
+                        .user = fr->params.user,
                         .position = ev->position,
                         .token = ev->token,
                         .logits_hash = ev->hash,
@@ -439,6 +508,8 @@ static void event_fill(const front *f, const front_event *ev, weft_event *out) {
                         .status = ev->status,
                         .n_prompt_token = fr->n_prompt,
                         .n_output_token = fr->n_output,
+                        .n_cached_token = fr->n_cached,
+                        .queued_s = fr->t_start > 0 ? fr->t_start - fr->t_submit : 0,
                         .text = ev->kind != WEFT_EVENT_PROMPT_ROW ? f->text : ""};
     if (fr->params.sampling.logprob) {
         out->logprob = ev->pick.logprob;
@@ -466,8 +537,11 @@ static bool ring_take(front *f, int32_t timeout_ms, front_event *out) {
         *out = f->ring[f->ring_at];
         f->ring_at = (f->ring_at + 1) % f->ring_cap;
         f->ring_n--;
-        if (out->kind == WEFT_EVENT_END)
+        if (out->kind == WEFT_EVENT_END) {
             request_unlink(f, out->fr);
+        } else if (--f->n_row + f->max_step_rows == f->row_cap) {
+            pthread_cond_signal(&f->work); /* rank 0 may wait for this room */
+        }
     }
     pthread_mutex_unlock(&f->lock);
     return got;
@@ -477,12 +551,9 @@ static bool ring_take(front *f, int32_t timeout_ms, front_event *out) {
  * tokens are wanted. */
 static void close_by_stop(front *f, front_request *fr) {
     fr->closed = true;
-    f->owed = (weft_event){.kind = WEFT_EVENT_END,
-                           .request = fr->id,
-                           .finish = WEFT_FINISH_STOP,
-                           .n_prompt_token = fr->n_prompt,
-                           .n_output_token = fr->n_output,
-                           .text = ""};
+    event_fill(f, &(front_event){.kind = WEFT_EVENT_END, .fr = fr, .finish = WEFT_FINISH_STOP},
+               &f->owed);
+    f->owed.text = "";
     f->owes = true;
     pthread_mutex_lock(&f->lock);
     if (fr->r)

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/team.h"
 #include "base/trace.h"
+#include "base/wait.h"
 #include "engine/engine.h"
 
 static size_t plan_bytes_cap(const engine_setup *s) {
@@ -56,6 +57,7 @@ static weft_status plan_memory(engine_rank *r, weft_error *err) {
                            .kv_type = s->kv_type,
                            .kv_pages = s->kv_pages,
                            .round_pages = s->caps.round_pages,
+                           .expert_parallel = s->p.expert_parallel,
                            .fault = engine_fault_attn(e->fault, r->rank)};
     weft_status st = model_rank_open(e->weights, &ms, &r->memory, &r->model, err);
     if (st != WEFT_OK)
@@ -122,13 +124,13 @@ void engine_rank_close(engine_rank *r) {
 
 /* ---- one step ---- */
 
-static void count_pages(weft_engine *e) {
-    for (int32_t g = 0; g < e->setup.caps.n_group; g++) {
-        int64_t n = kv_used_total(e->kv, g);
-        atomic_store(&e->n_page_used[g], n);
-        if (n > atomic_load(&e->n_page_most[g])) /* rank 0 alone writes it */
-            atomic_store(&e->n_page_most[g], n);
-    }
+/* Rank 0 ends a phase of its step and begins the next one. */
+static void phase_done(engine_rank *r, weft_phase phase) {
+    if (r->rank != 0)
+        return;
+    double now = wait_now_s();
+    front_add_time(&r->e->front, phase, now - r->t_mark);
+    r->t_mark = now;
 }
 
 /* The step's plan on every rank: rank 0's bytes. */
@@ -137,13 +139,15 @@ static weft_status share_plan(engine_rank *r, weft_error *err) {
     uint64_t bytes = 0;
     trace_phase("schedule");
     if (r->rank == 0) {
+        int32_t kind = front_collect(&e->front);
         size_t n = 0;
-        if (front_collect(&e->front)) {
+        r->t_mark = wait_now_s();
+        if (kind == PLAN_STEP) {
             sched_plan(e->front.sched, r->plan, plan_bytes_cap(&e->setup), &n);
-            count_pages(e); /* cancelled ones are out */
+            front_count(&e->front); /* cancelled ones are out */
         } else {
             plan_writer w;
-            plan_begin(&w, r->plan, plan_bytes_cap(&e->setup), PLAN_STOP, 0);
+            plan_begin(&w, r->plan, plan_bytes_cap(&e->setup), kind, 0);
             n = w.n;
         }
         bytes = n;
@@ -166,9 +170,9 @@ static void score_row(engine_rank *r, const batch_logit *l, const float *row, en
     *out = (engine_result){.run = l->req, .position = l->position, .status = WEFT_OK};
     if (p->hash_logits)
         out->hash = XXH3_64bits(row, (size_t)n_vocab * sizeof *row);
+    sample_context c = {slot->token, slot->n_prompt, slot->n_token, slot->bias, slot->n_bias};
     if (l->sample)
-        out->status = (int32_t)sample_pick(r->sampler, row, &slot->sampling, slot->token,
-                                           slot->n_prompt, slot->n_token, &out->pick);
+        out->status = (int32_t)sample_pick(r->sampler, row, &slot->sampling, &c, &out->pick);
     else if (slot->sampling.logprob)
         out->status = (int32_t)sample_score(r->sampler, row, slot->token[l->position + 1],
                                             slot->sampling.n_top, &out->pick);
@@ -229,9 +233,11 @@ static weft_status run_step(engine_rank *r, weft_error *err) {
     e->setup.k->upload(r->dev, r->block, r->local.block,
                        (size_t)r->local.n_block * sizeof(int32_t));
     int32_t n_all = 0;
+    phase_done(r, WEFT_PHASE_PLAN);
     trace_span forward = trace_begin("forward", "rows", r->local.n_tok);
     s = model_forward(r->model, &(model_step){&r->local, r->block});
     trace_end(&forward);
+    phase_done(r, WEFT_PHASE_FORWARD);
     if (s == WEFT_OK)
         s = score_rows(r);
     if (s == WEFT_OK)
@@ -239,13 +245,9 @@ static weft_status run_step(engine_rank *r, weft_error *err) {
     if (s != WEFT_OK || r->rank != 0)
         return s;
     trace_phase("deliver");
-    /* before the events: who has seen the last one finds the counts of its step */
-    for (int32_t i = 0; i < r->global.n_req; i++)
-        atomic_fetch_add(&e->n_row, r->global.req[i].n_new);
-    atomic_store(&e->n_step, sched_step(e->front.sched));
-    atomic_store(&e->n_preemption, sched_preemptions(e->front.sched));
+    phase_done(r, WEFT_PHASE_SAMPLE);
     front_deliver(&e->front, r->result, n_all);
-    count_pages(e);
+    phase_done(r, WEFT_PHASE_DELIVER);
     return WEFT_OK;
 }
 

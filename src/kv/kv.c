@@ -1,4 +1,4 @@
-/* Free lists of physical pages, one per group of layers and DCP rank.
+/* Pools of physical pages, one per group of layers and DCP rank, and the tables that hold them.
  *
  * Logical page i belongs to shard bitrev(i mod V) and so to the pools r with shard_cut[r] <= shard
  * < shard_cut[r + 1]. The owner repeats with period V, so one table of V entries answers for every
@@ -8,8 +8,10 @@
  *                                  shard  0 8 4 12 2 10 6 ...
  *                                  pool   0 1 0 1 0 1 0 ...
  *
- * Pages are taken from and given back to the top of their pool's stack, so the pages that were used
- * last (and are warm in the caches) are used first.
+ * A page is free (on its pool's stack), held by one or more tables, or idle (published, in its pool's
+ * list from oldest to newest). Free pages are taken first, from the top of the stack, so the pages
+ * that were used last (and are warm in the caches) are used first; then the oldest idle one, which is
+ * published no longer.
  *
  * In a group with a window of w tokens a request whose next position is p holds the pages of
  *
@@ -22,15 +24,32 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
-enum { MAX_SHARDS = 1 << 16 };
+#include "kv/index.h"
 
-/* Of a group. */
+enum { MAX_SHARDS = 1 << 16, MAX_POOLS = 64 };
+
+typedef struct page_state {
+    int32_t n_table; /* that hold it */
+    bool published;
+    kv_name name, before;
+    int32_t older, newer; /* idle: neighbours in the pool's list; -1: none */
+} page_state;
+
+typedef struct pool_state {
+    int32_t n_free, n_idle, oldest, newest;
+} pool_state;
+
+/* Of a group. A page's number is rank * n_page + its number in the pool. */
 typedef struct pools {
     int32_t window, n_page;
-    bool any_length; /* a request of any length fits */
-    int32_t *n_free; /* [dcp] */
-    int32_t *free; /* [dcp][n_page] stacks; the top of pool r is free[r * n_page + n_free[r] - 1] */
+    bool any_length;  /* a request of any length fits */
+    pool_state *pool; /* [dcp] */
+    int32_t *free;    /* [dcp][n_page] stacks of pages in the pool; the top is [n_free - 1] */
+    page_state *page; /* [dcp][n_page] */
+    int32_t *token;   /* [dcp][n_page][page_tokens] of published pages */
+    kv_index index;
 } pools;
 
 struct kv_pools {
@@ -62,9 +81,10 @@ static weft_status check_sizes(const kv_sizes *s, weft_error *err) {
         return error_set(err, WEFT_ERR_SETUP,
                          "KV shards: %d is not a power of two between 1 and %d", kv_shards,
                          MAX_SHARDS);
-    if (dcp < 1 || dcp > kv_shards)
-        return error_set(err, WEFT_ERR_SETUP, "dcp: %d is not between 1 and the %d KV shards", dcp,
-                         kv_shards);
+    int32_t most = kv_shards < MAX_POOLS ? kv_shards : MAX_POOLS;
+    if (dcp < 1 || dcp > most)
+        return error_set(err, WEFT_ERR_SETUP, "dcp: %d is not between 1 and %d (%d KV shards)", dcp,
+                         most, kv_shards);
     if (s->page_tokens < 1)
         return error_set(err, WEFT_ERR_SETUP, "page size: %d tokens; at least 1 is needed",
                          s->page_tokens);
@@ -118,13 +138,16 @@ int32_t kv_window_pages(const kv_sizes *s, int32_t window, int32_t dcp_rank) {
 
 static bool group_open(pools *g, const kv_sizes *s, kv_group from) {
     *g = (pools){.window = from.window, .n_page = from.n_page, .any_length = from.window > 0};
-    g->n_free = calloc((size_t)s->dcp, sizeof *g->n_free);
-    g->free = calloc((size_t)s->dcp * (size_t)g->n_page, sizeof *g->free);
-    if (!g->n_free || !g->free)
+    size_t all = (size_t)s->dcp * (size_t)g->n_page;
+    g->pool = calloc((size_t)s->dcp, sizeof *g->pool);
+    g->free = calloc(all, sizeof *g->free);
+    g->page = calloc(all, sizeof *g->page);
+    g->token = calloc(all, (size_t)s->page_tokens * sizeof *g->token);
+    if (!g->pool || !g->free || !g->page || !g->token || !kv_index_open(&g->index, (int64_t)all))
         return false;
     for (int32_t r = 0; r < s->dcp; r++) {
         g->any_length &= g->window > 0 && kv_window_pages(s, g->window, r) <= g->n_page;
-        g->n_free[r] = g->n_page;
+        g->pool[r] = (pool_state){.n_free = g->n_page, .oldest = -1, .newest = -1};
         for (int32_t i = 0; i < g->n_page; i++) /* page 0 on top */
             g->free[(int64_t)r * g->n_page + i] = g->n_page - 1 - i;
     }
@@ -165,19 +188,69 @@ void kv_close(kv_pools *p) {
     if (!p)
         return;
     for (int32_t g = 0; g < p->n_group; g++) {
-        free(p->group[g].n_free);
+        kv_index_close(&p->group[g].index);
+        free(p->group[g].token);
+        free(p->group[g].page);
         free(p->group[g].free);
+        free(p->group[g].pool);
     }
     free(p->owner);
     free(p);
 }
 
-static void give_back(kv_pools *p, int32_t group, int32_t logical, int32_t page) {
+/* ---- pages ---- */
+
+static void idle_add(pools *g, int32_t r, int32_t number) {
+    pool_state *l = &g->pool[r];
+    page_state *n = &g->page[number];
+    n->older = l->newest;
+    n->newer = -1;
+    *(l->newest >= 0 ? &g->page[l->newest].newer : &l->oldest) = number;
+    l->newest = number;
+    l->n_idle++;
+}
+
+static void idle_remove(pools *g, int32_t r, int32_t number) {
+    pool_state *l = &g->pool[r];
+    const page_state *n = &g->page[number];
+    *(n->older >= 0 ? &g->page[n->older].newer : &l->oldest) = n->newer;
+    *(n->newer >= 0 ? &g->page[n->newer].older : &l->newest) = n->older;
+    l->n_idle--;
+}
+
+/* A page of pool r for one table; there is one. */
+static int32_t take_page(pools *g, int32_t r) {
+    pool_state *l = &g->pool[r];
+    int32_t number = l->oldest;
+    if (l->n_free > 0) {
+        number = r * g->n_page + g->free[(int64_t)r * g->n_page + --l->n_free];
+    } else {
+        assert(number >= 0);
+        idle_remove(g, r, number);
+        kv_index_remove(&g->index, g->page[number].name);
+        g->page[number].published = false;
+    }
+    assert(g->page[number].n_table == 0);
+    g->page[number].n_table = 1;
+    return number - r * g->n_page;
+}
+
+static void give_back(kv_pools *p, int32_t group, int32_t logical, int32_t in_pool) {
     pools *g = &p->group[group];
     int32_t r = p->owner[logical % p->kv_shards];
-    assert(g->n_free[r] < g->n_page && page >= 0 && page < g->n_page);
-    g->free[(int64_t)r * g->n_page + g->n_free[r]++] = page;
+    assert(in_pool >= 0 && in_pool < g->n_page);
+    int32_t number = r * g->n_page + in_pool;
+    page_state *n = &g->page[number];
+    assert(n->n_table > 0);
+    if (--n->n_table > 0)
+        return;
+    if (n->published)
+        idle_add(g, r, number);
+    else
+        g->free[(int64_t)r * g->n_page + g->pool[r].n_free++] = in_pool;
 }
+
+/* ---- tables ---- */
 
 static void shrink(kv_pools *p, kv_table *t, int32_t group, int32_t n_page) {
     while (t->n_page[group] > n_page) {
@@ -212,28 +285,30 @@ static int32_t pages_wanted(const kv_pools *p, int32_t group, int32_t n_token, i
     return (int32_t)((end + p->page_tokens - 1) / p->page_tokens);
 }
 
-static bool extend_group(kv_pools *p, kv_table *t, int32_t group, int32_t want) {
-    pools *g = &p->group[group];
+/* All pages that the table lacks are there. */
+static bool can_extend(const kv_pools *p, const kv_table *t, int32_t group, int32_t want) {
+    const pools *g = &p->group[group];
+    int32_t lack[MAX_POOLS] = {0};
     assert(want <= t->cap);
-    while (t->n_page[group] < want) {
-        int32_t r = p->owner[t->n_page[group] % p->kv_shards];
-        if (g->n_free[r] == 0)
+    for (int32_t i = t->n_page[group]; i < want; i++) {
+        int32_t r = p->owner[i % p->kv_shards];
+        if (++lack[r] > g->pool[r].n_free + g->pool[r].n_idle)
             return false;
-        t->page[group][t->n_page[group]++] = g->free[(int64_t)r * g->n_page + --g->n_free[r]];
     }
     return true;
 }
 
 bool kv_extend(kv_pools *p, kv_table *t, int32_t n_token, int32_t position) {
-    int32_t before[KV_MAX_GROUP];
-    memcpy(before, t->n_page, sizeof before);
+    int32_t want[KV_MAX_GROUP];
     for (int32_t g = 0; g < p->n_group; g++) {
-        if (extend_group(p, t, g, pages_wanted(p, g, n_token, position)))
-            continue;
-        for (; g >= 0; g--) /* each in reverse order: the stacks are as they were */
-            shrink(p, t, g, before[g]);
-        return false;
+        want[g] = pages_wanted(p, g, n_token, position);
+        if (!can_extend(p, t, g, want[g]))
+            return false;
     }
+    for (int32_t g = 0; g < p->n_group; g++)
+        for (; t->n_page[g] < want[g]; t->n_page[g]++)
+            t->page[g][t->n_page[g]] =
+                take_page(&p->group[g], p->owner[t->n_page[g] % p->kv_shards]);
     return true;
 }
 
@@ -243,6 +318,100 @@ void kv_release(kv_pools *p, kv_table *t) {
         t->first[g] = 0;
     }
 }
+
+/* ---- prefix cache ---- */
+
+kv_name kv_name_root(const char *salt) {
+    XXH128_hash_t h = XXH3_128bits(salt, salt ? strlen(salt) : 0);
+    return (kv_name){h.low64, salt ? h.high64 : ~h.high64}; /* no salt is not the empty one */
+}
+
+kv_name kv_name_next(kv_name before, const int32_t *token, int32_t page_tokens) {
+    XXH128_hash_t h =
+        XXH3_128bits_withSeed(token, (size_t)page_tokens * sizeof *token, before.lo ^ before.hi);
+    uint64_t chain[4] = {before.lo, before.hi, h.low64, h.high64};
+    h = XXH3_128bits(chain, sizeof chain);
+    return (kv_name){h.low64, h.high64};
+}
+
+/* The published page of this name and content; -1: none. name[0] is the one before it. */
+static int32_t look_up(const kv_pools *p, int32_t group, const kv_name *name,
+                       const int32_t *token) {
+    const pools *g = &p->group[group];
+    int32_t number = kv_index_find(&g->index, name[1]);
+    if (number < 0)
+        return -1;
+    const kv_name *before = &g->page[number].before;
+    bool equal = before->lo == name[0].lo && before->hi == name[0].hi &&
+                 memcmp(g->token + (int64_t)number * p->page_tokens, token,
+                        (size_t)p->page_tokens * sizeof *token) == 0;
+    return equal ? number : -1;
+}
+
+/* The largest n up to n_page such that every group has what a query at n * page_tokens sees of pages
+ * 0 .. n - 1. Going down: the last gap that a group has there ends n. A group without window that
+ * has them all has all of fewer, too; the others are looked at again. */
+static int32_t common_prefix(const kv_pools *p, const kv_name *name, const int32_t *token,
+                             int32_t n_page) {
+    int32_t n = n_page;
+    bool has_all[KV_MAX_GROUP] = {false};
+    for (int32_t g = 0; g < p->n_group && n > 0;) {
+        int32_t window = p->group[g].window;
+        int32_t first = kv_first_page(window, p->page_tokens, n * p->page_tokens);
+        int32_t i = has_all[g] ? first - 1 : n - 1;
+        while (i >= first && look_up(p, g, name + i, token + (int64_t)i * p->page_tokens) >= 0)
+            i--;
+        if (i < first) {
+            has_all[g++] = window == 0;
+        } else {
+            n = i;
+            g = 0;
+        }
+    }
+    return n;
+}
+
+int32_t kv_find(kv_pools *p, kv_table *t, const kv_name *name, const int32_t *token,
+                int32_t n_page) {
+    int32_t n = common_prefix(p, name, token, n_page);
+    for (int32_t group = 0; group < p->n_group; group++) {
+        pools *g = &p->group[group];
+        assert(t->n_page[group] == 0 && t->first[group] == 0 && n <= t->cap);
+        t->first[group] = kv_first_page(g->window, p->page_tokens, n * p->page_tokens);
+        t->n_page[group] = n;
+        for (int32_t i = 0; i < n; i++) {
+            t->page[group][i] = -1;
+            if (i < t->first[group])
+                continue;
+            int32_t r = p->owner[i % p->kv_shards];
+            int32_t number = look_up(p, group, name + i, token + (int64_t)i * p->page_tokens);
+            if (g->page[number].n_table++ == 0)
+                idle_remove(g, r, number);
+            t->page[group][i] = number - r * g->n_page;
+        }
+    }
+    return n;
+}
+
+void kv_publish(kv_pools *p, const kv_table *t, int32_t logical, const kv_name *name,
+                const int32_t *token) {
+    for (int32_t group = 0; group < p->n_group; group++) {
+        pools *g = &p->group[group];
+        assert(logical >= t->first[group] && logical < t->n_page[group]);
+        int32_t number = p->owner[logical % p->kv_shards] * g->n_page + t->page[group][logical];
+        page_state *n = &g->page[number];
+        if (n->published || kv_index_find(&g->index, name[logical + 1]) >= 0)
+            continue;
+        n->published = true;
+        n->name = name[logical + 1];
+        n->before = name[logical];
+        memcpy(g->token + (int64_t)number * p->page_tokens, token,
+               (size_t)p->page_tokens * sizeof *token);
+        kv_index_add(&g->index, n->name, number);
+    }
+}
+
+/* ---- sizes ---- */
 
 /* Whole pages of a request, from page 0 on, that empty pools of a group hold. Of the logical pages
  * that pool r owns, number n_page (from 0) is the first that does not fit; the smallest of these
@@ -281,12 +450,24 @@ int32_t kv_group_count(const kv_pools *p) {
 }
 
 int32_t kv_free(const kv_pools *p, int32_t group, int32_t dcp_rank) {
-    return p->group[group].n_free[dcp_rank];
+    const pool_state *l = &p->group[group].pool[dcp_rank];
+    return l->n_free + l->n_idle;
+}
+
+int32_t kv_used(const kv_pools *p, int32_t group, int32_t dcp_rank) {
+    return p->group[group].n_page - kv_free(p, group, dcp_rank);
 }
 
 int64_t kv_used_total(const kv_pools *p, int32_t group) {
     int64_t used = 0;
     for (int32_t r = 0; r < p->dcp; r++)
-        used += p->group[group].n_page - p->group[group].n_free[r];
+        used += kv_used(p, group, r);
     return used;
+}
+
+int64_t kv_idle_total(const kv_pools *p, int32_t group) {
+    int64_t idle = 0;
+    for (int32_t r = 0; r < p->dcp; r++)
+        idle += p->group[group].pool[r].n_idle;
+    return idle;
 }

@@ -1,6 +1,6 @@
 /* The order of a pick, all in double:
  *
- *   x = raw logit, -inf when not finite
+ *   x = raw logit + bias, -inf when not finite
  *   penalties      x > 0 ? x / repetition : x * repetition for tokens of prompt or output, then
  *                  x - frequency * count - presence for tokens of the output
  *   temperature 0  the largest x
@@ -96,6 +96,23 @@ weft_status sample_check(const weft_sampling *p, weft_error *err) {
     return WEFT_OK;
 }
 
+weft_status sample_check_bias(const weft_bias *bias, int32_t n_bias, int32_t n_vocab,
+                              weft_error *err) {
+    if (n_bias < 0 || n_bias > WEFT_MAX_BIAS)
+        return error_set(err, WEFT_ERR_USAGE, "logit_bias: %d tokens; 0 to %d are possible", n_bias,
+                         WEFT_MAX_BIAS);
+    for (int32_t i = 0; i < n_bias; i++) {
+        if (bias[i].token < 0 || bias[i].token >= n_vocab)
+            return error_set(err, WEFT_ERR_USAGE, "logit_bias: token %d is not between 0 and %d",
+                             bias[i].token, n_vocab - 1);
+        if (!(bias[i].value >= -100.0f && bias[i].value <= 100.0f))
+            return error_set(err, WEFT_ERR_USAGE,
+                             "logit_bias: %g of token %d is not between -100 and 100",
+                             (double)bias[i].value, bias[i].token);
+    }
+    return WEFT_OK;
+}
+
 double sample_lse(const float *logits, int32_t n) {
     double max = -HUGE_VAL;
     for (int32_t i = 0; i < n; i++)
@@ -177,15 +194,20 @@ static void report_top(sampler *s, double lse, int32_t n_top, sample_result *out
     }
 }
 
-static void penalise(sampler *s, const weft_sampling *p, const int32_t *tokens, int32_t n_prompt,
-                     int32_t n_token) {
+static void add_bias(sampler *s, const sample_context *c) {
+    for (int32_t i = 0; i < c->n_bias; i++)
+        s->x[c->bias[i].token] += (double)c->bias[i].value; /* -inf stays */
+}
+
+static void penalise(sampler *s, const weft_sampling *p, const sample_context *c) {
+    const int32_t *tokens = c->token;
     if (p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f &&
         p->frequency_penalty == 0.0f)
         return;
     double repetition = (double)p->repetition_penalty;
-    for (int32_t i = n_prompt; i < n_token; i++)
+    for (int32_t i = c->n_prompt; i < c->n_token; i++)
         s->n_out[tokens[i]]++;
-    for (int32_t i = 0; i < n_token; i++) {
+    for (int32_t i = 0; i < c->n_token; i++) {
         int32_t id = tokens[i], n = s->n_out[id];
         if (s->seen[id] || s->x[id] == -HUGE_VAL)
             continue;
@@ -195,7 +217,7 @@ static void penalise(sampler *s, const weft_sampling *p, const int32_t *tokens, 
             x = x - (double)p->frequency_penalty * n - (double)p->presence_penalty;
         s->x[id] = x;
     }
-    for (int32_t i = 0; i < n_token; i++) {
+    for (int32_t i = 0; i < c->n_token; i++) {
         s->n_out[tokens[i]] = 0;
         s->seen[tokens[i]] = 0;
     }
@@ -286,8 +308,8 @@ static int32_t pick(sampler *s, const weft_sampling *p, int32_t output_index) {
 }
 
 /* Nothing but the token is wanted, and nothing changes the logits. */
-static bool is_plain_greedy(const weft_sampling *p) {
-    return p->temperature == 0.0f && !p->logprob && p->n_top == 0 &&
+static bool is_plain_greedy(const weft_sampling *p, const sample_context *c) {
+    return p->temperature == 0.0f && !p->logprob && p->n_top == 0 && c->n_bias == 0 &&
            p->repetition_penalty == 1.0f && p->presence_penalty == 0.0f &&
            p->frequency_penalty == 0.0f;
 }
@@ -318,9 +340,8 @@ static int32_t largest_logit(const float *x, int32_t n) {
 }
 
 weft_status sample_pick(sampler *s, const float *logits, const weft_sampling *p,
-                        const int32_t *tokens, int32_t n_prompt, int32_t n_token,
-                        sample_result *out) {
-    if (is_plain_greedy(p)) {
+                        const sample_context *c, sample_result *out) {
+    if (is_plain_greedy(p, c)) {
         int32_t best = largest_logit(logits, s->n_vocab);
         if (best >= 0) {
             *out = (sample_result){.token = best};
@@ -335,8 +356,9 @@ weft_status sample_pick(sampler *s, const float *logits, const weft_sampling *p,
     bool report = p->logprob || p->n_top > 0;
     double lse = report ? sample_lse(logits, s->n_vocab) : 0;
     report_top(s, lse, p->n_top, out);
-    penalise(s, p, tokens, n_prompt, n_token);
-    out->token = pick(s, p, n_token - n_prompt);
+    add_bias(s, c);
+    penalise(s, p, c);
+    out->token = pick(s, p, c->n_token - c->n_prompt);
     out->logprob = report ? (float)((double)logits[out->token] - lse) : 0.0f;
     return WEFT_OK;
 }

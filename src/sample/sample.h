@@ -1,6 +1,6 @@
 /* Logits -> token (numerics rule N7), by one rule whatever the batch.
  *
- * Order: penalties, temperature, top-k, top-p, min-p, then Gumbel-max over the kept set with noise
+ * Order: bias, penalties, temperature, top-k, top-p, min-p, then Gumbel-max over the kept set with noise
  * keyed by (seed, output index, token id). Penalties come from integer counts of this request's own
  * tokens (repetition: prompt and output; presence, frequency: output). Non-finite logits have
  * probability 0; a row without a finite one is WEFT_ERR_NUMERIC. Ties go to the smaller id. */
@@ -29,12 +29,20 @@ typedef struct sample_result {
 /* WEFT_ERR_USAGE names the first parameter out of range and its range. top_k <= 0 is off and larger
  * than the vocabulary is the vocabulary. */
 weft_status sample_check(const weft_sampling *p, weft_error *err);
+weft_status sample_check_bias(const weft_bias *bias, int32_t n_bias, int32_t n_vocab,
+                              weft_error *err);
 
-/* Picks the next token. tokens: [n_token] prompt and output so far, n_prompt of them prompt. The
- * output index is n_token - n_prompt. No malloc. */
+/* What a pick knows of its request beside the parameters. */
+typedef struct sample_context {
+    const int32_t *token;      /* [n_token] prompt and output so far, n_prompt of them prompt */
+    int32_t n_prompt, n_token; /* the output index is n_token - n_prompt */
+    const weft_bias *bias;     /* [n_bias] */
+    int32_t n_bias;
+} sample_context;
+
+/* Picks the next token. No malloc. */
 weft_status sample_pick(sampler *s, const float *logits, const weft_sampling *p,
-                        const int32_t *tokens, int32_t n_prompt, int32_t n_token,
-                        sample_result *out);
+                        const sample_context *c, sample_result *out);
 /* Log-probability of a given token and the n_top most likely, for rows of a prompt. token -1: only
  * the top. */
 weft_status sample_score(sampler *s, const float *logits, int32_t token, int32_t n_top,

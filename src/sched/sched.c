@@ -16,7 +16,13 @@
  * A request is admitted when the pages for all of its known tokens are there, not only those of its
  * first chunk: a prefill that runs out of pages half way would be computed again and again. (Of a
  * group of layers with a window, those that it holds at a time.) The ranks hear of a page only in
- * the step that first needs it, and that it is gone in the first that does not see it. */
+ * the step that first needs it, and that it is gone in the first that does not see it.
+ *
+ * With the prefix cache an admission begins behind the leading pages that are published already. The
+ * last token is always computed, and so is every row that owes logits. A request whose next page a
+ * running one is about to compute is passed over until that is done: it would compute the same
+ * bytes beside it (several choices of one prompt are the usual case). That wait is bounded: the
+ * other one advances in every step, or stops running. */
 #include "sched/sched.h"
 
 #include <assert.h>
@@ -31,8 +37,7 @@ typedef struct queue {
 struct sched {
     sched_limits limits;
     kv_pools *kv; /* borrowed */
-    int64_t step; /* of the next plan */
-    int64_t n_preemption;
+    sched_counts count;
     queue waiting, running, cancelled;
     bool cancel_pending; /* a queued request is marked */
     sched_run *run;      /* [max_num_seqs] work of the plan just made */
@@ -145,7 +150,7 @@ weft_status sched_request_new(const sched *s, const int32_t *prompt, int32_t n_p
     sched_request *r = calloc(1, sizeof *r);
     if (!r)
         goto undo_nothing;
-    r->slot = -1;
+    r->slot = r->n_cached = -1;
     r->n_prompt = r->n_token = n_prompt;
     r->max_total = least((int64_t)n_prompt + max_tokens, s->limits.max_model_len);
     r->max_total = least(r->max_total, kv_capacity_tokens(s->kv));
@@ -155,7 +160,8 @@ weft_status sched_request_new(const sched *s, const int32_t *prompt, int32_t n_p
     int32_t *page = calloc((size_t)n_group * (size_t)r->table.cap, sizeof *page);
     for (int32_t g = 0; page && g < n_group; g++) /* group 0's begin the one allocation */
         r->table.page[g] = page + (size_t)g * (size_t)r->table.cap;
-    if (!r->token || !page)
+    r->name = calloc((size_t)(r->max_total / s->limits.page_tokens) + 1, sizeof *r->name);
+    if (!r->token || !page || !r->name)
         goto undo_request;
     memcpy(r->token, prompt, (size_t)n_prompt * sizeof *prompt);
     *out = r;
@@ -170,6 +176,7 @@ void sched_request_free(sched_request *r) {
     if (!r)
         return;
     free(r->token);
+    free(r->name);
     free(r->table.page[0]);
     free(r);
 }
@@ -195,10 +202,16 @@ bool sched_idle(const sched *s) {
     return s->waiting.n == 0 && s->running.n == 0;
 }
 
+/* The table is empty again. */
+static void drop_prefix(sched *s, sched_request *r) {
+    kv_release(s->kv, &r->table);
+    r->n_computed = 0;
+}
+
 /* Out of its queue; pages and slot are free again and the ranks know nothing of it any more. */
 static void leave(sched *s, sched_request *r) {
     queue_remove(r->slot >= 0 ? &s->running : &s->waiting, r);
-    kv_release(s->kv, &r->table);
+    drop_prefix(s, r);
     if (r->slot >= 0) {
         s->free_slot[s->n_free_slot++] = r->slot;
         /* Each slot is here once at most: it is taken again only by an admission, and the plan that
@@ -206,7 +219,7 @@ static void leave(sched *s, sched_request *r) {
         s->released[s->n_released++] = r->slot;
     }
     r->slot = -1;
-    r->n_computed = r->n_told = r->n_page_told = 0;
+    r->n_told = r->n_page_told = 0;
 }
 
 static void remove_cancelled(sched *s) {
@@ -248,7 +261,7 @@ static bool make_room(sched *s, sched_request *r) {
         sched_request *victim = s->running.tail;
         leave(s, victim);
         queue_insert(&s->waiting, victim, s->waiting.head);
-        s->n_preemption++;
+        s->count.n_preemption++;
         if (victim == r)
             return false;
     }
@@ -268,18 +281,83 @@ static int32_t plan_running(sched *s, int32_t budget) {
     return budget;
 }
 
-/* Requests that have not arrived are passed over; the first that has arrived and does not fit ends
- * the search, so nobody overtakes it. */
+/* ---- prefix cache ---- */
+
+/* Names of the pages that the known tokens fill. */
+static void name_pages(const sched *s, sched_request *r) {
+    int32_t p = s->limits.page_tokens;
+    if (r->n_name == 0)
+        r->name[0] = r->root;
+    for (; r->n_name < r->n_token / p; r->n_name++)
+        r->name[r->n_name + 1] =
+            kv_name_next(r->name[r->n_name], r->token + (int64_t)r->n_name * p, p);
+}
+
+/* Pages that need not be computed if they are published: none with a row that owes logits. */
+static int32_t reusable_pages(const sched *s, const sched_request *r) {
+    int32_t end = r->n_token - 1;
+    if (r->prompt_logits && r->logits_done < end)
+        end = r->logits_done;
+    return end / s->limits.page_tokens;
+}
+
+/* A running request has the same context up to and with this page, and has yet to compute it. */
+static bool being_computed(const sched *s, const sched_request *r, int32_t page) {
+    kv_name name = r->name[page + 1];
+    for (const sched_request *o = s->running.head; o; o = o->next)
+        if (page < o->n_name && o->name[page + 1].lo == name.lo &&
+            o->name[page + 1].hi == name.hi && o->n_computed < (page + 1) * s->limits.page_tokens)
+            return true;
+    return false;
+}
+
+/* Lets the request hold the pages that are published. False: the next one is on its way. */
+static bool find_prefix(sched *s, sched_request *r) {
+    name_pages(s, r);
+    int32_t most = reusable_pages(s, r);
+    int32_t n = kv_find(s->kv, &r->table, r->name, r->token, most);
+    r->n_computed = n * s->limits.page_tokens;
+    if (n == most || !being_computed(s, r, n))
+        return true;
+    drop_prefix(s, r);
+    return false;
+}
+
+static void publish(sched *s, sched_request *r, int32_t from, int32_t to) {
+    int32_t p = s->limits.page_tokens;
+    name_pages(s, r);
+    for (int32_t page = from / p; page < to / p; page++)
+        kv_publish(s->kv, &r->table, page, r->name, r->token + (int64_t)page * p);
+}
+
+/* ---- admission ---- */
+
+static void admit(sched *s, sched_request *r) {
+    queue_remove(&s->waiting, r);
+    queue_insert(&s->running, r, NULL);
+    r->slot = s->free_slot[--s->n_free_slot];
+    s->count.n_prefix_token += r->n_token;
+    s->count.n_cached_token += r->n_computed;
+    if (r->n_cached < 0)
+        r->n_cached = r->n_computed;
+}
+
+/* Requests that have not arrived, or that wait for pages of a running one, are passed over; the
+ * first other that does not fit ends the search, so nobody overtakes it. */
 static void plan_waiting(sched *s, int32_t budget) {
     for (sched_request *r = s->waiting.head, *next; r && budget > 0; r = next) {
         next = r->next;
-        if (r->arrival_step > s->step)
+        if (r->arrival_step > s->count.step)
             continue;
-        if (s->n_free_slot == 0 || !kv_extend(s->kv, &r->table, r->n_token, 0))
+        if (s->n_free_slot == 0)
             return;
-        queue_remove(&s->waiting, r);
-        queue_insert(&s->running, r, NULL);
-        r->slot = s->free_slot[--s->n_free_slot];
+        if (s->limits.prefix_cache && !find_prefix(s, r))
+            continue;
+        if (!kv_extend(s->kv, &r->table, r->n_token, r->n_computed)) {
+            drop_prefix(s, r);
+            return;
+        }
+        admit(s, r);
         budget -= add_run(s, r, budget);
     }
 }
@@ -292,8 +370,8 @@ static void jump_to_arrival(sched *s) {
     for (const sched_request *r = s->waiting.head; r; r = r->next)
         if (r->arrival_step < first)
             first = r->arrival_step;
-    if (first > s->step)
-        s->step = first;
+    if (first > s->count.step)
+        s->count.step = first;
 }
 
 static void write_admit(plan_writer *w, sched_request *r) {
@@ -302,8 +380,9 @@ static void write_admit(plan_writer *w, sched_request *r) {
                     .slot = r->slot,
                     .n_prompt = r->n_prompt,
                     .n_token = r->n_token,
-                    .logits_from = r->prompt_logits ? r->logits_done : r->n_token - 1};
-    plan_put_admit(w, &a, r->token);
+                    .logits_from = r->prompt_logits ? r->logits_done : r->n_token - 1,
+                    .n_bias = r->n_bias};
+    plan_put_admit(w, &a, r->token, r->bias);
     r->n_told = r->n_token;
 }
 
@@ -321,7 +400,7 @@ static void write_run(const sched *s, plan_writer *w, const sched_run *run) {
                   .decode = run->start == r->n_token - 1 && r->n_token > r->n_prompt,
                   .n_page = n_page - r->n_page_told};
     for (int32_t g = 0; g < n_group; g++) {
-        assert(n_page <= r->table.n_page[g] && r->table.first[g] <= r->n_page_told);
+        assert(n_page <= r->table.n_page[g] && r->table.first[g] <= n_page);
         p.first[g] = r->table.first[g];
         page[g] = r->table.page[g] + r->n_page_told;
     }
@@ -334,12 +413,12 @@ void sched_plan(sched *s, uint8_t *buf, size_t cap, size_t *bytes) {
     remove_cancelled(s);
     jump_to_arrival(s);
     s->n_run = 0;
-    int64_t preemptions = s->n_preemption;
+    int64_t preemptions = s->count.n_preemption;
     int32_t budget = plan_running(s, s->limits.max_num_batched_tokens);
-    if (s->n_preemption == preemptions) /* else its victim heads the queue: it has to wait */
+    if (s->count.n_preemption == preemptions) /* else its victim heads the queue: it has to wait */
         plan_waiting(s, budget);
     plan_writer w;
-    plan_begin(&w, buf, cap, s->n_run > 0 ? PLAN_STEP : PLAN_IDLE, s->step);
+    plan_begin(&w, buf, cap, s->n_run > 0 ? PLAN_STEP : PLAN_IDLE, s->count.step);
     if (s->n_run > 0) {
         for (int32_t i = 0; i < s->n_released; i++)
             plan_put_release(&w, s->released[i]);
@@ -349,7 +428,7 @@ void sched_plan(sched *s, uint8_t *buf, size_t cap, size_t *bytes) {
                 write_admit(&w, s->run[i].r);
         for (int32_t i = 0; i < s->n_run; i++)
             write_run(s, &w, &s->run[i]);
-        s->step++;
+        s->count.step++;
     }
     *bytes = w.n;
 }
@@ -363,6 +442,8 @@ void sched_step_done(sched *s) {
     for (int32_t i = 0; i < s->n_run; i++) {
         sched_request *r = s->run[i].r;
         r->n_computed = s->run[i].start + s->run[i].n_new;
+        if (s->limits.prefix_cache)
+            publish(s, r, s->run[i].start, r->n_computed);
         if (r->logits_done < r->n_computed)
             r->logits_done = r->n_computed;
     }
@@ -385,10 +466,9 @@ sched_request *sched_take_cancelled(sched *s) {
     return r;
 }
 
-int64_t sched_preemptions(const sched *s) {
-    return s->n_preemption;
-}
-
-int64_t sched_step(const sched *s) {
-    return s->step;
+sched_counts sched_count(const sched *s) {
+    sched_counts c = s->count;
+    c.n_waiting = s->waiting.n;
+    c.n_running = s->running.n;
+    return c;
 }

@@ -3,8 +3,8 @@
  *
  * First come first served. A step takes running requests first (oldest first), then waiting ones
  * while sequences, token budget and pages allow. When pages run out the youngest running request
- * gives its pages back and waits at the head of the queue; all it computed is computed again later,
- * with the same bytes. No malloc from sched_plan to sched_finish. */
+ * gives its pages back and waits at the head of the queue; what the prefix cache loses of it is
+ * computed again later, with the same bytes. No malloc from sched_plan to sched_finish. */
 #ifndef WEFT_SCHED_SCHED_H
 #define WEFT_SCHED_SCHED_H
 
@@ -16,6 +16,7 @@ typedef struct sched sched;
 
 typedef struct sched_limits {
     int32_t max_num_seqs, max_num_batched_tokens, max_model_len, page_tokens;
+    bool prefix_cache; /* computed pages are published, and looked for at admission */
 } sched_limits;
 
 /* One request in the scheduler; made by sched_request_new with all memory it will ever need. */
@@ -26,13 +27,20 @@ typedef struct sched_request {
     int32_t *token;                       /* [max_total] */
     bool prompt_logits;
     int64_t arrival_step;
-    void *user; /* the front's record */
+    const weft_bias *bias; /* [n_bias], borrowed */
+    int32_t n_bias;
+    kv_name root; /* of its pages' names; the caller sets it */
+    void *user;   /* the front's record */
     /* the scheduler's own */
     int32_t slot;        /* -1: not resident */
     int32_t n_computed;  /* positions whose KV is in the cache */
     int32_t n_told;      /* tokens that the ranks know */
     int32_t logits_done; /* positions below this have delivered their logits rows */
     int32_t n_page_told;
+    int32_t
+        n_cached;   /* leading tokens that its first admission found cached; -1: not admitted yet */
+    int32_t n_name; /* pages named so far: those that its tokens fill */
+    kv_name *name;  /* [max_total / page_tokens + 1]; name[0] is the root, name[i + 1] page i's */
     kv_table table;
     bool cancelled;
     struct sched_request *next, *prev;
@@ -75,7 +83,12 @@ void sched_finish(sched *s, sched_request *r);
 /* Cancelled requests that left the queues; the caller owns each. NULL when none. */
 sched_request *sched_take_cancelled(sched *s);
 
-int64_t sched_preemptions(const sched *s);
-int64_t sched_step(const sched *s);
+typedef struct sched_counts {
+    int64_t step; /* of the next plan */
+    int64_t n_preemption;
+    int64_t n_prefix_token, n_cached_token; /* of admitted requests: all known, found cached */
+    int32_t n_waiting, n_running;
+} sched_counts;
+sched_counts sched_count(const sched *s);
 
 #endif

@@ -214,3 +214,43 @@ weft_status tok_stream_end(tok_stream *s, const char **text, size_t *n, weft_err
     s->out.n = given;
     return WEFT_OK;
 }
+
+static weft_status append(text_buf *to, const char *text, size_t n, weft_error *err) {
+    if (!text_buf_reserve(to, to->n + n + 1))
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %zu bytes of text", to->n + n);
+    memcpy(to->data + to->n, text, n);
+    to->n += n;
+    return WEFT_OK;
+}
+
+weft_status tok_decode(const tok *t, const int32_t *ids, size_t n_id, bool special, char **out,
+                       size_t *n, weft_error *err) {
+    text_buf all = {0};
+    tok_stream *stream = NULL;
+    const char *piece;
+    size_t bytes;
+    weft_status s = tok_stream_open(t, false, &stream, err);
+    for (size_t i = 0; i < n_id && s == WEFT_OK; i++) {
+        if (ids[i] < 0 || ids[i] >= tok_vocab_size(t))
+            s = error_set(err, WEFT_ERR_USAGE, "token %zu is %d: expected 0 to %d", i, ids[i],
+                          tok_vocab_size(t) - 1);
+        else if (special || !tok_is_special(t, ids[i])) {
+            s = tok_stream_push(stream, ids[i], &piece, &bytes, err);
+            if (s == WEFT_OK)
+                s = append(&all, piece, bytes, err);
+        }
+    }
+    if (s == WEFT_OK)
+        s = tok_stream_end(stream, &piece, &bytes, err);
+    if (s == WEFT_OK)
+        s = append(&all, piece, bytes, err);
+    tok_stream_close(stream);
+    if (s != WEFT_OK) {
+        text_buf_free(&all);
+        return s;
+    }
+    all.data[all.n] = '\0';
+    *out = all.data;
+    *n = all.n;
+    return WEFT_OK;
+}

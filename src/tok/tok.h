@@ -61,6 +61,11 @@ weft_status tok_stream_push(tok_stream *s, int32_t id, const char **text, size_t
 /* The end: gives what is held; the stream may start anew afterwards. */
 weft_status tok_stream_end(tok_stream *s, const char **text, size_t *n, weft_error *err);
 
+/* The text of ids as a whole, without special tokens unless `special`. *out is malloc'ed and
+ * NUL-terminated behind its *n bytes. WEFT_ERR_USAGE names an id outside the vocabulary. */
+weft_status tok_decode(const tok *t, const int32_t *ids, size_t n_id, bool special, char **out,
+                       size_t *n, weft_error *err);
+
 /* ---- bytes as text: never emits part of a character ----
  * Holds at most 3 bytes. A maximal bad sequence becomes one U+FFFD. */
 typedef struct tok_utf8 {

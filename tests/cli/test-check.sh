@@ -4,7 +4,7 @@ model=$WEFT_GOLDEN/gguf/Q4_0.gguf
 need_file "$model"
 topologies=tp1pcp1dcp1,tp1pcp2dcp1,tp1pcp2dcp2,tp2pcp2dcp2:kv,tp4pcp2dcp4,tp8pcp1dcp4
 
-for suite in cp mixed random; do
+for suite in cp mixed random prefix; do
     weft check -m "$model" --suite $suite --topologies $topologies -n 24 --json
     want_rc 0 "suite $suite"
     python3 - "$suite" "$work/out" <<'PY' || fail "JSON of suite $suite"
@@ -16,7 +16,9 @@ for t in d["topologies"]:
     assert set(t) >= {"tp", "pcp", "dcp", "exchange", "requests", "tokens", "logits_rows", "different", "first_difference"}, t
     assert t["different"] == 0 and t["first_difference"] is None, t
     assert t["tokens"] == d["topologies"][0]["tokens"] > 0 and t["logits_rows"] == d["topologies"][0]["logits_rows"], t
-    assert t["logits_rows"] > t["tokens"]
+    assert t["logits_rows"] > t["tokens"] or sys.argv[1] == "prefix"
+cached = [t["cached_tokens"] for t in d["topologies"]]
+assert cached[0] == 0 and (sys.argv[1] != "prefix" or max(cached) > 0), cached
 if sys.argv[1] == "random":
     assert any(t["preemptions"] > 0 for t in d["topologies"]), "no pool forced a preemption"
 PY

@@ -139,6 +139,7 @@ static void end_note(run_answer *a, const weft_request *q, const weft_event *ev)
     a->ended = true;
     a->finish = ev->finish;
     a->status = ev->status;
+    a->n_cached = ev->n_cached_token;
     assert_int_equal(ev->n_prompt_token, q->n_prompt);
     assert_int_equal(ev->n_output_token, a->n_token);
     assert_true((ev->finish == WEFT_FINISH_ERROR) == (ev->status != WEFT_OK));
@@ -214,7 +215,9 @@ void run_oracle(weft_model *m, const weft_engine_params *like, const weft_reques
     p.max_num_batched_tokens = like->max_model_len;
     p.kv_pages = 0;
     p.exchange = WEFT_EXCHANGE_AUTO;
+    p.expert_parallel = false;
     p.fault = NULL;
+    p.no_prefix_cache = true;
     weft_request *alone = malloc((size_t)n * sizeof *alone);
     assert_non_null(alone);
     for (int32_t i = 0; i < n; i++) {
@@ -285,10 +288,11 @@ void run_check(const char *label, weft_model *m, const weft_engine_params *p, co
     assert_non_null(got);
     char full[160];
     snprintf(full, sizeof full,
-             "%s, tp%d pcp%d dcp%d exchange %d split %d seqs %d budget %d pages "
+             "%s, tp%d pcp%d dcp%d%s exchange %d split %d seqs %d budget %d pages "
              "%d",
-             label, p->tp, p->pcp, p->dcp, (int)p->exchange, p->cp_min_split, p->max_num_seqs,
-             p->max_num_batched_tokens, p->kv_pages);
+             label, p->tp, p->pcp, p->dcp, p->expert_parallel ? " experts whole," : "",
+             (int)p->exchange, p->cp_min_split, p->max_num_seqs, p->max_num_batched_tokens,
+             p->kv_pages);
     run_watch(full, 180);
     run_ok(full, m, p, q, n, got, NULL);
     run_watch(NULL, 0);

@@ -21,7 +21,7 @@ weft_request run_request(int32_t n_id, int32_t n_prompt, int32_t max_tokens, uin
 /* What came back for one request. */
 typedef struct run_answer {
     uint64_t id;
-    int32_t n_prompt, n_token, n_row_cap;
+    int32_t n_prompt, n_token, n_cached, n_row_cap;
     int32_t *token; /* [n_token] */
     uint64_t *hash; /* [n_row_cap] by position of the fed token */
     uint8_t *seen;  /* [n_row_cap] times that the row came */
@@ -53,7 +53,7 @@ weft_status run_engine(weft_model *m, const weft_engine_params *p, const weft_re
 /* The same, and a failure fails the test. */
 void run_ok(const char *label, weft_model *m, const weft_engine_params *p, const weft_request *q,
             int32_t n, run_answer *answers, weft_engine_stats *stats);
-/* One rank, one request at a time, each prompt in one piece. */
+/* One rank, one request at a time, each prompt in one piece, no --expert-parallel. */
 void run_oracle(weft_model *m, const weft_engine_params *like, const weft_request *q, int32_t n,
                 run_answer *answers);
 void run_free(run_answer *answers, int32_t n);

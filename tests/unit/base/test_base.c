@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include <errno.h>
 #include <pthread.h>
@@ -139,6 +140,58 @@ static void write_long(void) {
     text[sizeof text - 1] = '\0';
     log_error("%s", text);
     log_error("next");
+}
+
+static void write_events(void) {
+    const log_field f[] = {{"id", "a-1", 0},
+                           {"text", "two words\n\"\\\t\x01 \xC3\xA9", 0},
+                           {"empty", "", 0},
+                           {"n", NULL, 12},
+                           {"s", NULL, 0.25}};
+    log_event(LOG_WARN, "request", f, 5);
+    log_event(LOG_INFO, "not wanted", f, 5);
+    log_warn("a \"text\"");
+}
+
+static void write_long_event(void) {
+    char text[5000];
+    for (size_t i = 0; i + 2 < sizeof text; i += 2)
+        memcpy(text + i, "\xC3\xA9", 2);
+    text[sizeof text - 2] = '\0';
+    const log_field f[] = {{"text", text, 0}, {"n", NULL, 1}};
+    log_event(LOG_WARN, "long", f, 2);
+}
+
+/* A line of JSON parses whatever is in it, and however long it is. */
+static void test_log_events(void **state) {
+    (void)state;
+    char got[8192];
+    json_error_t why;
+    catch_stderr(write_events, got, sizeof got);
+    assert_string_equal(got,
+                        "weft: warn: request id=a-1 text=\"two words\\u000a\\\"\\\\\\u0009\\u0001 "
+                        "\xC3\xA9\" empty=\"\" n=12 s=0.25\nweft: warn: a \"text\"\n");
+    log_set_json(true);
+    catch_stderr(write_events, got, sizeof got);
+    json_t *event = json_loads(got, JSON_DISABLE_EOF_CHECK, &why);
+    assert_non_null(event);
+    assert_string_equal(json_string_value(json_object_get(event, "level")), "warn");
+    assert_string_equal(json_string_value(json_object_get(event, "event")), "request");
+    assert_string_equal(json_string_value(json_object_get(event, "text")),
+                        "two words\n\"\\\t\x01 \xC3\xA9");
+    assert_int_equal(json_integer_value(json_object_get(event, "n")), 12);
+    assert_int_equal(strlen(json_string_value(json_object_get(event, "time"))), 24);
+    json_decref(event);
+    json_t *line = json_loads(strchr(got, '\n') + 1, 0, &why);
+    assert_string_equal(json_string_value(json_object_get(line, "text")), "a \"text\"");
+    json_decref(line);
+    catch_stderr(write_long_event, got, sizeof got);
+    json_t *cut = json_loads(got, 0, &why);
+    assert_non_null(cut);
+    size_t n = strlen(json_string_value(json_object_get(cut, "text")));
+    assert_true(n > 1000 && n < 2048);
+    json_decref(cut);
+    log_set_json(false);
 }
 
 static void test_log(void **state) {
@@ -619,6 +672,7 @@ int main(void) {
         cmocka_unit_test(test_error_set),
         cmocka_unit_test(test_error_cut),
         cmocka_unit_test(test_log),
+        cmocka_unit_test(test_log_events),
         cmocka_unit_test(test_memory_v1),
         cmocka_unit_test(test_memory_v2),
         cmocka_unit_test(test_quota_v2),

@@ -68,9 +68,9 @@ static void test_round_trip(void **state) {
     open_fixture(&f);
     plan_admit a = admission(70, 2, 40);
     a.logits_from = 0;
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     a = admission(71, 0, 5);
-    plan_put_admit(&f.w, &a, tokens + 1);
+    plan_put_admit(&f.w, &a, tokens + 1, NULL);
     put_run(&f, (plan_run){.slot = 2, .start = 0, .n_new = 30, .append = -1, .n_page = 2});
     put_run(&f, (plan_run){.slot = 0, .start = 0, .n_new = 5, .append = -1, .n_page = 1});
     assert_int_equal(apply(&f, NULL), WEFT_OK);
@@ -111,7 +111,7 @@ static void test_round_trip(void **state) {
     /* Slot 0 changes hands inside one plan; the new request finds no pages of the old one. */
     plan_put_release(&f.w, 0);
     a = admission(72, 0, 13);
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     put_run(&f, (plan_run){.slot = 0, .start = 0, .n_new = 13, .append = -1, .n_page = 1});
     assert_int_equal(apply(&f, NULL), WEFT_OK);
     assert_int_equal(f.global.n_req, 1);
@@ -138,7 +138,7 @@ static void test_decode_mark(void **state) {
     fixture f;
     open_fixture(&f);
     plan_admit a = admission(1, 0, 20);
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     put_run(&f, (plan_run){.slot = 0, .start = 0, .n_new = 19, .append = -1, .n_page = 2});
     assert_int_equal(apply(&f, NULL), WEFT_OK);
     assert_int_equal(f.req[0].n_logits, 0);
@@ -162,7 +162,7 @@ static void test_recompute(void **state) {
     open_fixture(&f);
     plan_admit a = admission(5, 1, 13);
     a.n_prompt = 8;
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     put_run(&f, (plan_run){.slot = 1, .start = 0, .n_new = 7, .append = -1, .n_page = 1});
     assert_int_equal(apply(&f, NULL), WEFT_OK);
     assert_int_equal(f.req[0].n_logits, 0);
@@ -207,7 +207,7 @@ static void test_bad_runs(void **state) {
         open_fixture(&f);
         plan_admit a = admission(4, 0, 20);
         a.n_prompt = 18;
-        plan_put_admit(&f.w, &a, tokens);
+        plan_put_admit(&f.w, &a, tokens, NULL);
         put_run(&f, (plan_run){.slot = 0, .start = 0, .n_new = 16, .append = -1, .n_page = 1});
         assert_int_equal(apply(&f, NULL), WEFT_OK);
         batch_global before = f.global;
@@ -235,11 +235,11 @@ static void check_bad_admit(plan_admit a, const char *text) {
     fixture f;
     open_fixture(&f);
     plan_admit first = admission(4, 0, 20);
-    plan_put_admit(&f.w, &first, tokens);
+    plan_put_admit(&f.w, &first, tokens, NULL);
     assert_int_equal(apply(&f, NULL), WEFT_OK);
     int32_t n_token = a.n_token;
     a.n_token = n_token < 0 || n_token > 64 ? 1 : n_token;
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     memcpy(f.plan + sizeof(plan_head) + offsetof(plan_admit, n_token), &n_token, 4);
     weft_error err;
     assert_int_equal(apply(&f, &err), WEFT_ERR_RANK);
@@ -289,12 +289,12 @@ static void test_bad_plans(void **state) {
     expect_refused(&f, "slot -1");
 
     plan_admit a = admission(4, 1, 20);
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     assert_int_equal(apply(&f, NULL), WEFT_OK);
     plan_put_release(&f.w, 1);
     plan_put_release(&f.w, 1);
     expect_refused(&f, "slot 1, which is free");
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     put_run(&f, (plan_run){.slot = 1, .start = 0, .n_new = 4, .append = -1, .n_page = 1});
     put_run(&f, (plan_run){.slot = 1, .start = 4, .n_new = 4, .append = -1, .n_page = 0});
     expect_refused(&f, "two runs of slot 1");
@@ -303,10 +303,10 @@ static void test_bad_plans(void **state) {
     plan_put_release(&f.w, 1);
     const int32_t negative[3] = {3, -3, 3};
     a = admission(5, 1, 3);
-    plan_put_admit(&f.w, &a, negative);
+    plan_put_admit(&f.w, &a, negative, NULL);
     expect_refused(&f, "id -3");
     a = admission(6, 1, 20);
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     plan_run r = {.slot = 1, .start = 0, .n_new = 20, .append = -1, .n_page = 2};
     plan_put_run(&f.w, &r, 1, (const int32_t *[]){negative});
     expect_refused(&f, "id -3");
@@ -335,7 +335,7 @@ static void test_bad_plans(void **state) {
         batch_slots_close(&f.slots);
         open_fixture(&f);
         a = admission(6, 1, 20);
-        plan_put_admit(&f.w, &a, tokens);
+        plan_put_admit(&f.w, &a, tokens, NULL);
         assert_int_equal(apply(&f, NULL), WEFT_OK);
     }
     batch_slots_close(&f.slots);
@@ -347,7 +347,7 @@ static void test_full_slot(void **state) {
     fixture f;
     open_fixture(&f);
     plan_admit a = admission(4, 0, MAX_LEN);
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     put_run(&f, (plan_run){.slot = 0, .start = 0, .n_new = MAX_LEN, .append = -1, .n_page = 4});
     assert_int_equal(apply(&f, NULL), WEFT_OK);
     put_run(&f, (plan_run){.slot = 0, .start = MAX_LEN, .n_new = 1, .append = 1, .decode = 1});
@@ -362,7 +362,7 @@ static void test_damage(void **state) {
     fixture f;
     open_fixture(&f);
     plan_admit a = admission(4, 0, 20);
-    plan_put_admit(&f.w, &a, tokens);
+    plan_put_admit(&f.w, &a, tokens, NULL);
     put_run(&f, (plan_run){.slot = 0, .start = 0, .n_new = 20, .append = -1, .n_page = 2});
     uint8_t good[512];
     size_t n = f.w.n;
@@ -411,6 +411,7 @@ static void test_damage(void **state) {
 /* The largest plan that a scheduler can make fits plan_cap exactly. */
 static void test_cap(void **state) {
     (void)state;
+    static const weft_bias bias[WEFT_MAX_BIAS] = {{0, 0}};
     size_t cap = plan_cap(N_SLOT, MAX_LEN, P, 2);
     uint8_t *buf = malloc(cap);
     plan_writer w;
@@ -420,7 +421,8 @@ static void test_cap(void **state) {
     }
     for (int32_t i = 0; i < N_SLOT; i++) {
         plan_admit a = admission(10 + (uint64_t)i, i, MAX_LEN);
-        plan_put_admit(&w, &a, tokens);
+        a.n_bias = WEFT_MAX_BIAS;
+        plan_put_admit(&w, &a, tokens, bias);
     }
     for (int32_t i = 0; i < N_SLOT; i++) {
         plan_run r = {.slot = i, .n_new = MAX_LEN, .append = -1, .n_page = MAX_PAGES};
@@ -433,8 +435,41 @@ static void test_cap(void **state) {
     free(buf);
 }
 
-/* Two groups: pages of each; what the window has left becomes -1, and a plan that gives back a page
- * which a position of its run sees, or one that never was there, is refused. */
+/* An admission that begins behind a cached prefix: the ranks hear of its pages with the first run,
+ * those that the window does not see are -1 in it and nothing else may be. Biases come with it. */
+static void test_cached_prefix(void **state) {
+    (void)state;
+    const int32_t window[2] = {0, 20};
+    const weft_bias bias[2] = {{7, 1.5f}, {9, -2.0f}};
+    for (int32_t turn = 0; turn < 3; turn++) {
+        const int32_t seen[4] = {turn == 1 ? 40 : -1, turn == 2 ? -1 : 41, 42, 43};
+        fixture f;
+        weft_error err = {0};
+        memset(&f, 0, sizeof f);
+        assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 2, window, &f.slots, NULL), WEFT_OK);
+        f.global.req = f.req;
+        plan_begin(&f.w, f.plan, sizeof f.plan, PLAN_STEP, 1);
+        plan_admit a = admission(1, 1, 50);
+        a.n_bias = 2;
+        plan_put_admit(&f.w, &a, tokens, bias);
+        plan_run r = {.slot = 1, .start = 40, .n_new = 10, .append = -1, .n_page = 4};
+        r.first[1] = 1; /* position 40 sees 21 and what follows */
+        plan_put_run(&f.w, &r, 2, (const int32_t *[]){pages, seen});
+        weft_status s = apply(&f, &err);
+        assert_int_equal(s, turn == 2 ? WEFT_ERR_RANK : WEFT_OK);
+        if (s == WEFT_OK) { /* whatever stood in its place */
+            assert_int_equal(f.req[0].page[1][0], -1);
+            assert_memory_equal(f.req[0].page[1] + 1, seen + 1, 3 * sizeof seen[0]);
+            assert_memory_equal(f.req[0].page[0], pages, 4 * sizeof pages[0]);
+            assert_int_equal(f.slots.slot[1].n_bias, 2);
+            assert_memory_equal(f.slots.slot[1].bias, bias, sizeof bias);
+        }
+        batch_slots_close(&f.slots);
+    }
+}
+
+/* Two groups: pages of each; what the window has left becomes -1, and a plan that lacks a page which
+ * a position of its run sees, or one that never was there, is refused. */
 static void test_groups(void **state) {
     (void)state;
     const int32_t window[2] = {0, 20}, other[4] = {40, 41, 42, 43};
@@ -446,7 +481,7 @@ static void test_groups(void **state) {
         f.global.req = f.req;
         plan_begin(&f.w, f.plan, sizeof f.plan, PLAN_STEP, 1);
         plan_admit a = admission(1, 1, 50);
-        plan_put_admit(&f.w, &a, tokens);
+        plan_put_admit(&f.w, &a, tokens, NULL);
         plan_run r = {.slot = 1, .n_new = 40, .append = -1, .n_page = 3};
         plan_put_run(&f.w, &r, 2, (const int32_t *[]){pages, other});
         assert_int_equal(apply(&f, &err), WEFT_OK);
@@ -464,7 +499,7 @@ static void test_groups(void **state) {
             assert_memory_equal(f.req[0].page[0], pages, 4 * 4);
         } else {
             assert_int_equal(s, WEFT_ERR_RANK);
-            assert_non_null(strstr(err.text, "gives back"));
+            assert_non_null(strstr(err.text, "leading pages of group 1"));
         }
         batch_slots_close(&f.slots);
     }
@@ -492,6 +527,7 @@ int main(void) {
         cmocka_unit_test(test_full_slot),
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_cap),
+        cmocka_unit_test(test_cached_prefix),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_open),
     };

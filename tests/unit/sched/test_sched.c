@@ -51,6 +51,7 @@ typedef struct setup {
     int32_t max_num_seqs, budget, max_model_len, page_tokens, dcp, n_page;
     int32_t n_group; /* 0: one without a window, of n_page */
     kv_group group[KV_MAX_GROUP];
+    bool prefix_cache;
 } setup;
 
 /* All see all. */
@@ -97,7 +98,8 @@ static void toy_open(toy *t, setup u) {
         t->cut[r] = r * V / u.dcp;
     const kv_sizes sizes = {u.dcp, t->cut, V, u.page_tokens, u.budget, u.n_group, u.group};
     assert_int_equal(kv_open(&sizes, &t->kv, NULL), WEFT_OK);
-    const sched_limits l = {u.max_num_seqs, u.budget, u.max_model_len, u.page_tokens};
+    const sched_limits l = {u.max_num_seqs, u.budget, u.max_model_len, u.page_tokens,
+                            u.prefix_cache};
     assert_int_equal(sched_open(&l, t->kv, &t->s, NULL), WEFT_OK);
     int32_t window[KV_MAX_GROUP];
     for (int32_t g = 0; g < u.n_group; g++) {
@@ -155,10 +157,10 @@ static uint64_t *cell_at(toy *t, const int32_t *pages, int32_t g, int32_t positi
                        position % t->u.page_tokens];
 }
 
-/* No page belongs to two slots that run, and the scheduler holds at least the pages that they
- * know. */
+/* A page that a run writes to belongs to its slot alone (others may share what they read), and the
+ * scheduler holds at least the pages that the slots know. */
 static void check_pages(toy *t, int32_t g) {
-    uint8_t held[4096] = {0};
+    uint8_t held[4096] = {0}, written[4096] = {0};
     int64_t known = 0;
     for (int32_t i = 0; i < t->step.n_req; i++) {
         const batch_slot *slot = &t->slots.slot[t->req[i].slot];
@@ -166,7 +168,11 @@ static void check_pages(toy *t, int32_t g) {
             const uint64_t *cell = cell_at(t, slot->page[g], g, j * t->u.page_tokens);
             int64_t at = (cell - t->cell[g]) / t->u.page_tokens;
             assert_in_range(at, 0, sizeof held - 1);
-            assert_int_equal(held[at]++, 0);
+            known -= held[at] > 0;
+            held[at]++;
+            written[at] |= (j + 1) * t->u.page_tokens > t->req[i].start;
+            assert_true(held[at] == 1 || !written[at]);
+            assert_true(held[at] == 1 || t->u.prefix_cache);
         }
     }
     assert_true(kv_used_total(t->kv, g) >= known);
@@ -258,11 +264,11 @@ static bool toy_step(toy *t) {
     size_t bytes = 0;
     const sched_run *run;
     weft_error err = {0};
-    int64_t preemptions = sched_preemptions(t->s);
+    int64_t preemptions = sched_count(t->s).n_preemption;
     sched_plan(t->s, t->plan, t->plan_cap, &bytes);
     plan_head head;
     memcpy(&head, t->plan, sizeof head);
-    assert_true(head.n_admit == 0 || sched_preemptions(t->s) == preemptions);
+    assert_true(head.n_admit == 0 || sched_count(t->s).n_preemption == preemptions);
     take_cancelled(t);
     if (batch_slots_apply(&t->slots, t->plan, bytes, &t->step, &err) != WEFT_OK)
         fail_msg("%s", err.text);
@@ -270,7 +276,7 @@ static bool toy_step(toy *t) {
     assert_int_equal(t->step.kind, n_run > 0 ? PLAN_STEP : PLAN_IDLE);
     if (n_run == 0)
         return false;
-    assert_int_equal(t->step.step, sched_step(t->s) - 1);
+    assert_int_equal(t->step.step, sched_count(t->s).step - 1);
     check_plan(t, run, n_run);
     for (int32_t i = 0; i < n_run; i++)
         compute_run(t, &t->req[i], &run[i]);
@@ -325,7 +331,8 @@ static int32_t least(int32_t a, int32_t b) {
 
 static setup random_setup(void) {
     const int32_t pages[] = {1, 2, 4, 16};
-    setup u = {.max_num_seqs = 1 + below(8),
+    setup u = {.prefix_cache = below(3) > 0,
+               .max_num_seqs = 1 + below(8),
                .budget = below(3) ? 1 + below(64) : 1 + below(5),
                .max_model_len = 40 + below(60),
                .page_tokens = pages[below(4)],
@@ -339,7 +346,21 @@ static setup random_setup(void) {
     return u;
 }
 
-static int64_t random_life(uint64_t seed) {
+/* A prompt that begins like an earlier one goes on, answer included, as far as it is known. */
+static int32_t begin_alike(const toy *t, int32_t prompt[][60], const int32_t *n_prompt,
+                           int32_t at) {
+    int32_t i = below(at), n = below(n_prompt[at] + 1), n_known = n_prompt[i] + t->f[i].n_out;
+    n = least(n, n_known);
+    for (int32_t p = 0; p < n; p++)
+        prompt[at][p] = p < n_prompt[i] ? prompt[i][p] : t->f[i].out[p - n_prompt[i]];
+    return n;
+}
+
+typedef struct life {
+    int64_t n_preemption, n_cached_token;
+} life;
+
+static life random_life(uint64_t seed) {
     toy t;
     int32_t prompt[MAX_REQ][60], n_prompt[MAX_REQ], n_out[MAX_REQ], total = 0;
     bool rows[MAX_REQ];
@@ -350,7 +371,11 @@ static int64_t random_life(uint64_t seed) {
         int32_t at = t.n_front, max_tokens = 1 + below(50);
         n_prompt[at] = 1 + below(below(3) ? 20 : 60);
         fill_prompt(prompt[at], n_prompt[at]);
+        if (at > 0 && below(2))
+            begin_alike(&t, prompt, n_prompt, at);
         rows[at] = below(2);
+        for (int32_t k = below(6); k > 0 && !sched_idle(t.s); k--)
+            toy_step(&t);
         weft_status st = toy_submit(&t, prompt[at], n_prompt[at], max_tokens, rows[at],
                                     below(2) ? 0 : below(80), NULL);
         assert_int_equal(st, n_prompt[at] < room ? WEFT_OK : WEFT_ERR_TOO_LONG);
@@ -372,20 +397,23 @@ static int64_t random_life(uint64_t seed) {
     for (int32_t i = 0; i < t.n_front; i++)
         check_answer(&t, &t.f[i], prompt[i], n_prompt[i], n_out[i], rows[i]);
     assert_int_equal(pages_used(&t), 0);
-    int64_t preemptions = sched_preemptions(t.s);
+    sched_counts c = sched_count(t.s);
     toy_close(&t);
-    return preemptions;
+    assert_true(c.n_cached_token < c.n_prefix_token && (t.u.prefix_cache || c.n_cached_token == 0));
+    return (life){c.n_preemption, c.n_cached_token};
 }
 
 static void same_answers_in_any_company(void **state) {
     (void)state;
-    int64_t preemptions = 0, lives_with = 0;
+    int64_t preemptions = 0, lives_with = 0, lives_with_hits = 0;
     for (uint64_t seed = 1; seed <= 4000; seed++) {
-        int64_t n = random_life(seed);
-        preemptions += n;
-        lives_with += n > 0;
+        life l = random_life(seed);
+        preemptions += l.n_preemption;
+        lives_with += l.n_preemption > 0;
+        lives_with_hits += l.n_cached_token > 0;
     }
-    assert_true(preemptions > 2000 && lives_with > 400); /* or nothing was tested */
+    /* or nothing was tested */
+    assert_true(preemptions > 2000 && lives_with > 400 && lives_with_hits > 1000);
 }
 
 /* ---- field reports and traps ---- */
@@ -415,9 +443,10 @@ static void b02_preempted_answer_is_whole(void **state) {
             for (int32_t i = 0; i < 2; i++)
                 check_answer(&t, &t.f[i], prompt[i], 34, 35, i == 1);
             if (way == 1)
-                assert_int_equal(sched_preemptions(t.s), 0);
+                assert_int_equal(sched_count(t.s).n_preemption, 0);
             else if (budget >= 12) /* else the first is done before the second needs much */
-                assert_true(sched_preemptions(t.s) >= 1 && sched_preemptions(t.s) <= 3);
+                assert_true(sched_count(t.s).n_preemption >= 1 &&
+                            sched_count(t.s).n_preemption <= 3);
             toy_close(&t);
         }
 }
@@ -464,7 +493,7 @@ static void b11_lone_request_ends_at_capacity(void **state) {
         assert_int_equal(toy_submit(&t, prompt, 100, 200, false, 0, NULL), WEFT_OK);
         run_all(&t, 128);
         check_answer(&t, &t.f[0], prompt, 100, 28, false);
-        assert_int_equal(sched_preemptions(t.s), 0);
+        assert_int_equal(sched_count(t.s).n_preemption, 0);
         toy_close(&t);
     }
 }
@@ -588,7 +617,7 @@ static void preemption_keeps_the_order(void **state) {
     assert_true(toy_step(&t));
     assert_int_equal(t.step.n_req, 3);
     assert_true(toy_step(&t)); /* 1 and 2 take the pages 4 and 5; 3 goes; 4 (arrived) has to wait */
-    assert_int_equal(sched_preemptions(t.s), 1);
+    assert_int_equal(sched_count(t.s).n_preemption, 1);
     assert_int_equal(t.step.n_req, 2);
     assert_true(toy_step(&t)); /* 3 needs two pages, one is free: 4 does not overtake it */
     assert_int_equal(t.step.n_req, 2);
@@ -618,7 +647,7 @@ static void waiting_for_arrivals_costs_no_step(void **state) {
     int32_t prompt[3] = {1, 2, 3};
     toy_open(&t, one_group(4, 100, 16, 4, 1, 8));
     assert_false(toy_step(&t));
-    assert_int_equal(sched_step(t.s), 0);
+    assert_int_equal(sched_count(t.s).step, 0);
     assert_int_equal(toy_submit(&t, prompt, 3, 2, false, 1000000, NULL), WEFT_OK);
     assert_int_equal(toy_submit(&t, prompt, 3, 3, false, 500, NULL), WEFT_OK);
     assert_int_equal(toy_submit(&t, prompt, 3, 3, false, 501, NULL), WEFT_OK);
@@ -628,7 +657,7 @@ static void waiting_for_arrivals_costs_no_step(void **state) {
         assert_int_equal(t.step.step, want[i]);
     }
     assert_false(toy_step(&t));
-    assert_int_equal(sched_step(t.s), 1000002);
+    assert_int_equal(sched_count(t.s).step, 1000002);
     toy_close(&t);
 }
 
@@ -686,7 +715,7 @@ static void window_bounds_the_pages(void **state) {
         int32_t prompt[60];
         seed_rng(5);
         fill_prompt(prompt, 60);
-        setup u = {2, 7, 180, 4, dcp, 0, 1, {{12, 0}}};
+        setup u = {2, 7, 180, 4, dcp, 0, 1, {{12, 0}}, false};
         /* 12 - 1 + 7 positions touch 6 pages at most */
         u.group[0].n_page = dcp == 1 ? 6 : dcp == 2 ? 3 : 4;
         toy_open(&t, u);
@@ -694,7 +723,7 @@ static void window_bounds_the_pages(void **state) {
         assert_int_equal(toy_submit(&t, prompt, 60, 120, false, 0, NULL), WEFT_OK);
         while (toy_step(&t)) {
             assert_true(kv_used_total(t.kv, 0) <= 6);
-            assert_int_equal(sched_preemptions(t.s), 0);
+            assert_int_equal(sched_count(t.s).n_preemption, 0);
         }
         check_answer(&t, &t.f[0], prompt, 60, 120, false);
         assert_int_equal(pages_used(&t), 0);
@@ -708,7 +737,7 @@ static void window_preempts(void **state) {
     toy t;
     int32_t prompt[6][30];
     seed_rng(6);
-    toy_open(&t, (setup){6, 8, 120, 4, 1, 0, 2, {{0, 60}, {9, 9}}});
+    toy_open(&t, (setup){6, 8, 120, 4, 1, 0, 2, {{0, 60}, {9, 9}}, false});
     for (int32_t i = 0; i < 6; i++) {
         fill_prompt(prompt[i], 30);
         int32_t n = i % 2 ? 30 : 3;
@@ -716,7 +745,7 @@ static void window_preempts(void **state) {
     }
     while (toy_step(&t))
         assert_true(t.n_step < 2000);
-    assert_true(sched_preemptions(t.s) > 0);
+    assert_true(sched_count(t.s).n_preemption > 0);
     for (int32_t i = 0; i < 6; i++)
         check_answer(&t, &t.f[i], prompt[i], i % 2 ? 30 : 3, 60, true);
     assert_int_equal(pages_used(&t), 0);
@@ -746,7 +775,8 @@ static void bad_limits_are_named(void **state) {
     const kv_group all = {0, 4};
     const kv_sizes sizes = {1, cut, 16, 16, 1, 1, &all};
     assert_int_equal(kv_open(&sizes, &kv, NULL), WEFT_OK);
-    const sched_limits bad[4] = {{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 1, -1, 1}, {1, 1, 1, 0}};
+    const sched_limits bad[4] = {
+        {0, 1, 1, 1, true}, {1, 0, 1, 1, true}, {1, 1, -1, 1, true}, {1, 1, 1, 0, true}};
     const char *name[4] = {"max_num_seqs", "max_num_batched_tokens", "max_model_len", "page size"};
     for (int32_t i = 0; i < 4; i++) {
         sched *s = NULL;

@@ -1,0 +1,132 @@
+/* Inside of the server: three threads and what passes between them.
+ *
+ *   loop        HTTP, timers, replies; owns all calls                        serve.c, call.c, routes.c
+ *   worker      a call's body -> request -> tokens -> weft_engine_submit     worker.c
+ *   events      weft_engine_next -> batches of events                        events.c
+ *
+ *   loop --worker_push--> worker --http_post(call_started | call_refused)--> loop
+ *                            \--submit--> engine --events--> http_post(batch) --> loop
+ *
+ * The engine never waits for a client: events go into a call's answer and its connection's buffer.
+ * A call is freed by the loop when its client has its reply or has gone, the worker is done with it,
+ * and all its requests have ended in the engine. */
+#ifndef WEFT_SERVE_IMPL_H
+#define WEFT_SERVE_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "http/http.h"
+#include "openai/openai.h"
+#include "serve/metrics.h"
+#include "serve/serve.h"
+
+typedef struct serve_call serve_call;
+
+/* One request in the engine: choice `index` of the call. */
+typedef struct serve_choice {
+    serve_call *call;
+    int32_t index;
+    uint64_t id; /* of the engine's request */
+    bool ended;
+    double t_last; /* of its last token; 0: none yet */
+} serve_choice;
+
+struct serve_call {
+    struct serve *s;
+    http_call *http; /* NULL: the client has its reply, or has gone */
+    openai_kind kind;
+    char id[64]; /* of the reply; also its X-Request-Id unless the client sent one */
+    char request_id[80];
+    char peer[64];
+    double t_arrived;
+    int64_t created;
+    char *body; /* the worker's until it is done */
+    size_t n_body;
+    /* the worker's, then the loop's */
+    openai_request *q;
+    openai_answer *answer;
+    serve_choice *choice; /* [n_choice] */
+    int32_t n_choice;
+    openai_error error; /* why it was refused; or why it failed */
+    char *reply;        /* of calls that need no engine */
+    /* the loop's */
+    bool worker_done, started, streaming;
+    bool cancelled; /* its requests in the engine were told to end */
+    int32_t n_ended, status;
+    int32_t n_prompt_token, n_output_token, n_cached_token;
+    double t_first, queued_s;
+    http_timer *timer;
+    struct serve_call *next, *prev; /* in the server's list */
+    struct serve_call *queued;      /* the worker's queue */
+};
+
+typedef struct serve {
+    const serve_params *p;
+    weft_model *model;
+    weft_engine *engine;
+    const weft_engine_params *engine_params;
+    http_server *http;
+    openai_server openai;
+    openai_limits limits;
+    serve_metrics metrics;
+    /* the loop's */
+    serve_call *calls;
+    int32_t n_call;
+    int64_t created;
+    uint64_t n_id, id_base;
+    bool draining, failed;
+    double t_open;
+    weft_error why; /* failed */
+    /* the worker's queue */
+    pthread_t worker, events;
+    bool worker_started, events_started;
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    serve_call *queue, *queue_last;
+    int32_t n_queue;
+    bool stop;
+    atomic_bool events_stop;
+    /* Requests in the engine or about to be; the loop takes away, the worker adds. */
+    _Atomic int32_t n_live;
+} serve;
+
+/* routes.c: http_params.on_call, user: the server */
+void serve_on_call(void *server, http_call *c);
+
+/* call.c, on the loop */
+/* A POST with a body for the worker. */
+void call_begin(serve *s, http_call *c, openai_kind kind);
+/* Replies with an error and logs the call that it ends. */
+void serve_refuse(serve *s, http_call *c, const openai_error *e);
+/* All that the client may still wait for ends with this error; the engine is told to stop. */
+void call_fail(serve_call *c, const openai_error *e);
+/* http_post targets */
+void call_worker_done(void *call);
+typedef struct serve_batch serve_batch;
+void call_take_batch(void *batch);
+/* The drain's end: calls that are left. */
+void serve_fail_calls(serve *s, const openai_error *e);
+/* After the loop and the threads have ended. */
+void serve_free_calls(serve *s);
+
+/* worker.c */
+void *worker_main(void *server);
+/* False: the queue is full. */
+bool worker_push(serve *s, serve_call *c);
+
+/* events.c */
+struct serve_batch {
+    serve *s;
+    int32_t n;
+    size_t text_n;
+    weft_event event[256]; /* texts point into text */
+    char *text;            /* malloc'ed */
+};
+void *events_main(void *server);
+
+/* serve.c */
+void serve_engine_failed(void *server); /* http_post target; s->why is filled */
+double serve_now(void);                 /* seconds, monotonic */
+
+#endif

@@ -1,0 +1,179 @@
+/* The server's life: open, serve, drain, close. */
+#include "serve/serve.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/log.h"
+#include "base/wait.h"
+#include "serve/impl.h"
+
+double serve_now(void) {
+    return wait_now_s();
+}
+
+void serve_params_default(serve_params *out) {
+    *out = (serve_params){.host = "127.0.0.1",
+                          .port = 8000,
+                          .max_queue = 1024,
+                          .max_connections = 4096,
+                          .max_choices = 128,
+                          .max_body_bytes = 32u << 20,
+                          .read_s = 60,
+                          .idle_s = 300,
+                          .write_s = 60,
+                          .drain_s = 30,
+                          .health_s = 60};
+}
+
+/* ---- end ---- */
+
+/* Ends the loop when a server that drains has nothing left to do. */
+static void stop_when_drained(void *server) {
+    serve *s = server;
+    enum { LOOK_AGAIN_MS = 20 };
+    if (!s->draining)
+        return;
+    if (s->n_call == 0 && http_connections(s->http) == 0)
+        http_stop(s->http);
+    else
+        http_timer_start(s->http, 1e-3 * LOOK_AGAIN_MS, stop_when_drained, s);
+}
+
+static void drain_over(void *server) {
+    serve *s = server;
+    openai_error e;
+    log_warn("%d requests did not end within %d s and are broken off", s->n_call, s->p->drain_s);
+    openai_error_set(&e, 503, "server_error", "", "the server is shutting down");
+    serve_fail_calls(s, &e);
+    /* what clients have not read by then is lost */
+    http_timer_start(s->http, 1.0, (void (*)(void *))http_stop, s->http);
+}
+
+static void drain_begin(serve *s) {
+    s->draining = true;
+    http_drain(s->http);
+    stop_when_drained(s);
+}
+
+static void on_signal(void *server) {
+    serve *s = server;
+    if (s->draining) {
+        log_warn("a second signal: %d requests are broken off", s->n_call);
+        http_stop(s->http);
+        return;
+    }
+    log_info("shutting down; %d requests are open and have %d s", s->n_call, s->p->drain_s);
+    http_timer_start(s->http, s->p->drain_s, drain_over, s);
+    drain_begin(s);
+}
+
+/* Everybody who waits is told, then the server ends: a supervisor starts it again. */
+void serve_engine_failed(void *server) {
+    serve *s = server;
+    openai_error e;
+    s->failed = true;
+    log_error("%s", s->why.text);
+    openai_error_set(&e, 503, "server_error", "", "the engine has failed");
+    serve_fail_calls(s, &e);
+    http_timer_start(s->http, 1.0, (void (*)(void *))http_stop, s->http);
+    if (!s->draining)
+        drain_begin(s);
+}
+
+/* ---- begin ---- */
+
+static weft_status open_http(serve *s, weft_error *err) {
+    const serve_params *p = s->p;
+    const http_params h = {.host = p->host,
+                           .port = p->port,
+                           .max_header_bytes = 64 << 10,
+                           .max_body_bytes = (size_t)p->max_body_bytes,
+                           .max_connections = p->max_connections,
+                           .read_s = p->read_s,
+                           .idle_s = p->idle_s,
+                           .write_s = p->write_s,
+                           .cors_origin = p->cors_origin,
+                           .on_call = serve_on_call,
+                           .user = s};
+    weft_status st = http_open(&h, &s->http, err);
+    if (st == WEFT_OK)
+        st = http_on_signal(s->http, SIGTERM, on_signal, s, err);
+    if (st == WEFT_OK)
+        st = http_on_signal(s->http, SIGINT, on_signal, s, err);
+    return st;
+}
+
+static weft_status start_threads(serve *s, weft_error *err) {
+    s->worker_started = pthread_create(&s->worker, NULL, worker_main, s) == 0;
+    s->events_started = s->worker_started && pthread_create(&s->events, NULL, events_main, s) == 0;
+    if (s->events_started)
+        return WEFT_OK;
+    return error_set(err, WEFT_ERR_MEMORY, "the server's threads could not be started");
+}
+
+static void stop_threads(serve *s) {
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    atomic_store(&s->events_stop, true);
+    if (s->worker_started)
+        pthread_join(s->worker, NULL);
+    if (s->events_started)
+        pthread_join(s->events, NULL);
+}
+
+static void log_listening(const serve *s) {
+    char url[300];
+    bool v6 = strchr(s->p->host, ':') != NULL;
+    snprintf(url, sizeof url, v6 ? "http://[%s]:%d" : "http://%s:%d", s->p->host,
+             http_port(s->http));
+    const log_field f[] = {{"url", url, 0}, {"model", s->openai.name, 0}};
+    log_event(LOG_INFO, "listening", f, sizeof f / sizeof *f);
+}
+
+weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *engine,
+                      const weft_engine_params *engine_params, weft_error *err) {
+    weft_model_info info;
+    weft_engine_stats stats;
+    weft_model_get_info(model, &info);
+    weft_engine_get_stats(engine, &stats);
+    serve *s = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for a server");
+    *s = (serve){.p = p,
+                 .model = model,
+                 .engine = engine,
+                 .engine_params = engine_params,
+                 .openai = {model, weft_token_bytes, p->name[0], weft_engine_identity(engine)},
+                 .limits = {p->name, p->n_name, info.n_vocab, stats.max_model_len, p->max_choices,
+                            p->max_queue},
+                 .created = (int64_t)time(NULL),
+                 .id_base = (uint64_t)wait_now_ns() ^ (uint64_t)time(NULL) << 32,
+                 .t_open = serve_now()};
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->work, NULL);
+    weft_status st = open_http(s, err);
+    if (st == WEFT_OK)
+        st = start_threads(s, err);
+    if (st == WEFT_OK) {
+        log_listening(s);
+        http_run(s->http);
+    }
+    stop_threads(s);
+    if (s->failed) {
+        st = s->why.status;
+        if (err)
+            *err = s->why;
+    }
+    http_close(s->http);
+    serve_free_calls(s);
+    pthread_cond_destroy(&s->work);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+    return st;
+}

@@ -1,0 +1,33 @@
+/* weft serve: the OpenAI-compatible server over an open engine. */
+#ifndef WEFT_SERVE_SERVE_H
+#define WEFT_SERVE_SERVE_H
+
+#include "base/status.h"
+
+typedef struct serve_params {
+    const char *host;
+    int32_t port;               /* 0: a free one */
+    const char *const *api_key; /* [n_api_key]; none: open to all */
+    int32_t n_api_key;
+    const char *const *name; /* [n_name] that the model is served under; the first is in replies */
+    int32_t n_name;
+    const char *cors_origin; /* NULL: none */
+    int32_t max_queue;       /* requests beyond max_num_seqs; more are told to come back (429) */
+    int32_t max_connections;
+    int32_t max_choices; /* n of a request */
+    uint64_t max_body_bytes;
+    int32_t read_s, idle_s, write_s; /* see http_params */
+    int32_t drain_s;                 /* that open requests get after SIGTERM */
+    int32_t health_s; /* without a step, with work to do: the server is not healthy */
+    bool log_prompts;
+} serve_params;
+
+void serve_params_default(serve_params *out);
+
+/* Serves until SIGINT or SIGTERM: the first lets open requests end (drain_s), a second ends at once.
+ * WEFT_ERR_SETUP when host and port cannot be had, WEFT_ERR_RANK when the engine failed.
+ * `engine_params` are those that the engine was opened with. */
+weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *engine,
+                      const weft_engine_params *engine_params, weft_error *err);
+
+#endif

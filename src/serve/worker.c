@@ -1,0 +1,225 @@
+/* The thread that turns bodies into requests of the engine: parsing and tokenising a long prompt
+ * must not hold up the streams of others. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <xxhash.h>
+
+#include "serve/impl.h"
+
+bool worker_push(serve *s, serve_call *c) {
+    pthread_mutex_lock(&s->lock);
+    bool room = s->n_queue < s->p->max_queue + s->engine_params->max_num_seqs;
+    if (room) {
+        c->queued = NULL;
+        if (s->queue_last)
+            s->queue_last->queued = c;
+        else
+            s->queue = c;
+        s->queue_last = c;
+        s->n_queue++;
+        pthread_cond_signal(&s->work);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return room;
+}
+
+/* NULL: stop. */
+static serve_call *worker_pop(serve *s) {
+    pthread_mutex_lock(&s->lock);
+    while (!s->queue && !s->stop)
+        pthread_cond_wait(&s->work, &s->lock);
+    serve_call *c = s->stop ? NULL : s->queue;
+    if (c) {
+        s->queue = c->queued;
+        if (!s->queue)
+            s->queue_last = NULL;
+        s->n_queue--;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return c;
+}
+
+static bool no_memory(openai_error *e) {
+    return openai_error_set(e, 503, "server_error", "",
+                            "the server has no memory for this request");
+}
+
+static bool refused(openai_error *e, const char *param, const weft_error *err) {
+    int http = err->status == WEFT_ERR_TOO_LONG || err->status == WEFT_ERR_USAGE ? 400
+               : err->status == WEFT_ERR_SETUP                                   ? 400
+               : err->status == WEFT_ERR_MEMORY || err->status == WEFT_ERR_RANK  ? 503
+                                                                                 : 500;
+    return openai_error_set(e, http, http == 400 ? "invalid_request_error" : "server_error", param,
+                            "%s", err->text);
+}
+
+/* ---- prompts ---- */
+
+/* A token has two bytes or more in most texts: one pass is usually enough. */
+static bool prompt_tokenize(serve *s, openai_prompt *p, bool special, const char *param,
+                            openai_error *e) {
+    for (size_t cap = p->bytes / 2 + 16, n = 0;; cap = n) {
+        weft_error err = {0};
+        free(p->id);
+        if (cap > INT32_MAX || !(p->id = malloc(cap * sizeof *p->id)))
+            return no_memory(e);
+        if (weft_tokenize(s->model, p->text, p->bytes, special, p->id, cap, &n, &err) != WEFT_OK)
+            return refused(e, param, &err);
+        p->n_id = (int32_t)n;
+        if (n <= cap)
+            return true;
+    }
+}
+
+static bool prompt_detokenize(serve *s, openai_prompt *p, const char *param, openai_error *e) {
+    weft_error err = {0};
+    if (weft_detokenize(s->model, p->id, (size_t)p->n_id, true, &p->text, &p->bytes, &err) !=
+        WEFT_OK)
+        return refused(e, param, &err);
+    return true;
+}
+
+/* The conversation as the text that the model reads. */
+static bool render(serve *s, openai_request *q, openai_error *e) {
+    weft_error err = {0};
+    openai_prompt *p = &q->prompt[0];
+    if (weft_chat_render(s->model, (const char *const *)q->role, (const char *const *)q->content,
+                         (size_t)q->n_message, q->add_generation_prompt, &p->text, &err) != WEFT_OK)
+        return refused(e, "messages", &err);
+    p->bytes = strlen(p->text);
+    return true;
+}
+
+/* Each prompt gets both: text and ids. */
+static bool prompts_prepare(serve *s, openai_request *q, openai_error *e) {
+    const char *param = q->n_message > 0               ? "messages"
+                        : q->kind == OPENAI_DETOKENIZE ? "tokens"
+                                                       : "prompt";
+    if (q->n_message > 0 && !render(s, q, e))
+        return false;
+    bool special = q->n_message > 0 || q->add_special_tokens;
+    for (int32_t i = 0; i < q->n_prompt; i++) {
+        openai_prompt *p = &q->prompt[i];
+        if (!(p->text ? prompt_tokenize(s, p, special, param, e)
+                      : prompt_detokenize(s, p, param, e)))
+            return false;
+    }
+    return true;
+}
+
+/* ---- requests ---- */
+
+static uint64_t random_seed(void) {
+    uint64_t seed = 0;
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        seed = (uint64_t)(serve_now() * 1e9);
+    return seed;
+}
+
+/* Choice 0 has the seed itself; others one that is theirs alone (F08, E14). */
+static uint64_t choice_seed(const openai_request *q, int32_t choice) {
+    if (!q->has_seed)
+        return random_seed();
+    uint64_t seed = q->sampling.seed;
+    return choice == 0 ? seed : XXH64(&seed, sizeof seed, (uint64_t)choice);
+}
+
+static weft_request request_of(const openai_request *q, int32_t prompt, int32_t choice) {
+    weft_request r;
+    weft_request_default(&r);
+    r.prompt = q->prompt[prompt].id;
+    r.n_prompt = q->prompt[prompt].n_id;
+    r.max_tokens = q->max_tokens > 0 ? q->max_tokens : q->max_tokens == 0 ? 1 : INT32_MAX;
+    r.sampling = q->sampling;
+    r.sampling.seed = choice_seed(q, choice);
+    r.stop = (const char *const *)q->stop;
+    r.n_stop = q->n_stop;
+    r.bias = q->bias;
+    r.n_bias = q->n_bias;
+    r.cache_salt = q->cache_salt;
+    r.ignore_eos = q->ignore_eos;
+    r.prompt_logits = q->echo && q->logprobs >= 0;
+    return r;
+}
+
+/* Room for n more, or a 429. */
+static bool room_take(serve *s, int32_t n, openai_error *e) {
+    int32_t most = s->engine_params->max_num_seqs + s->p->max_queue;
+    if (n > most)
+        return openai_error_set(e, 400, "invalid_request_error", "n",
+                                "%d choices are more than this server takes at a time (%d)", n,
+                                most);
+    if (atomic_fetch_add(&s->n_live, n) + n <= most)
+        return true;
+    atomic_fetch_sub(&s->n_live, n);
+    return openai_error_set(e, 429, "rate_limit_error", "",
+                            "the server's queue is full; try again in a moment");
+}
+
+static bool submit(serve_call *c, openai_error *e) {
+    serve *s = c->s;
+    const openai_request *q = c->q;
+    int32_t n = q->n_prompt * q->n;
+    weft_request *r = calloc((size_t)n, sizeof *r);
+    uint64_t *id = calloc((size_t)n, sizeof *id);
+    weft_error err = {0};
+    bool ok = r && id;
+    c->choice = calloc((size_t)n, sizeof *c->choice);
+    c->answer = openai_answer_open(&s->openai, q, c->id, c->created);
+    ok = ok && c->choice && c->answer;
+    if (!ok)
+        no_memory(e);
+    for (int32_t i = 0; ok && i < n; i++) {
+        c->choice[i] = (serve_choice){.call = c, .index = i};
+        r[i] = request_of(q, i / q->n, i % q->n);
+        r[i].user = &c->choice[i];
+    }
+    ok = ok && room_take(s, n, e);
+    if (ok) {
+        /* before the engine has them: events may come before this thread goes on */
+        c->n_choice = n;
+        weft_status st = weft_engine_submit(s->engine, r, n, id, &err);
+        for (int32_t i = 0; st == WEFT_OK && i < n; i++)
+            c->choice[i].id = id[i];
+        if (st != WEFT_OK) {
+            c->n_choice = 0;
+            atomic_fetch_sub(&s->n_live, n);
+            ok = refused(e, err.status == WEFT_ERR_TOO_LONG ? "prompt" : "", &err);
+        }
+    }
+    free(r);
+    free(id);
+    return ok;
+}
+
+static void handle(serve_call *c) {
+    serve *s = c->s;
+    openai_error *e = &c->error;
+    if (!openai_parse(c->kind, c->body, c->n_body, &s->limits, &c->q, e) ||
+        !prompts_prepare(s, c->q, e))
+        return;
+    const openai_prompt *p = &c->q->prompt[0];
+    if (c->kind == OPENAI_TOKENIZE)
+        c->reply = openai_tokenize_body(&s->openai, c->q, s->limits.max_model_len);
+    else if (c->kind == OPENAI_DETOKENIZE)
+        c->reply = openai_detokenize_body(p->text, p->bytes);
+    else {
+        submit(c, e);
+        return;
+    }
+    if (!c->reply)
+        no_memory(e);
+}
+
+void *worker_main(void *server) {
+    serve *s = server;
+    for (serve_call *c; (c = worker_pop(s)) != NULL;) {
+        handle(c);
+        free(c->body);
+        c->body = NULL;
+        while (http_post(s->http, call_worker_done, c) != WEFT_OK)
+            nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+    return NULL;
+}
