@@ -197,6 +197,7 @@ static void gate_item(const pass *a, int32_t thread, const item *i, const item *
         .dev = a->dev,
         .op = &work,
         .tile = cpu_swiglu_tile,
+        .unpack = cpu_swiglu_unpack,
         .next = {panel_of(p->gate, next->expert, panel), panel_of(p->up, next->expert, panel)}};
     item_run(thread, i, &c);
 }
@@ -218,6 +219,7 @@ static void down_item(const pass *a, int32_t thread, const item *i, const item *
     cpu_tiler c = {.dev = a->dev,
                    .op = &work,
                    .tile = cpu_linear_tile,
+                   .unpack = cpu_linear_unpack,
                    .next = {panel_of(p->down, next->expert, next->panel)}};
     item_run(thread, i, &c);
 }
