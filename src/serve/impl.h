@@ -41,19 +41,21 @@ struct serve_call {
     char peer[64];
     double t_arrived;
     int64_t created;
-    char *body; /* the worker's until it is done */
+    atomic_bool over; /* the loop's word to the worker: nobody waits for it any more */
+    char *body;       /* the worker's until it is done */
     size_t n_body;
     /* the worker's, then the loop's */
     openai_request *q;
     openai_answer *answer;
     serve_choice *choice; /* [n_choice] */
     int32_t n_choice;
-    openai_error error; /* why it was refused; or why it failed */
-    char *reply;        /* of calls that need no engine */
+    openai_error refusal; /* http 0: none */
+    char *reply;          /* of calls that need no engine */
     /* the loop's */
-    bool worker_done, started, streaming;
+    bool worker_done, streaming;
     bool cancelled; /* its requests in the engine were told to end */
     int32_t n_ended, status;
+    openai_error error; /* that the client was told; http 0: none */
     int32_t n_prompt_token, n_output_token, n_cached_token;
     double t_first, queued_s;
     http_timer *timer;
@@ -75,6 +77,8 @@ typedef struct serve {
     int32_t n_call;
     int64_t created;
     uint64_t n_id, id_base;
+    size_t longest_token; /* bytes */
+    uint64_t max_body_bytes;
     bool draining, failed;
     double t_open;
     weft_error why; /* failed */
@@ -85,7 +89,10 @@ typedef struct serve {
     pthread_cond_t work;
     serve_call *queue, *queue_last;
     int32_t n_queue;
+    size_t queue_bytes; /* of bodies */
     bool stop;
+    /* events that the loop has yet to take */
+    struct serve_batch *batches, **last_batch;
     atomic_bool events_stop;
     /* Requests in the engine or about to be; the loop takes away, the worker adds. */
     _Atomic int32_t n_live;
@@ -97,14 +104,14 @@ void serve_on_call(void *server, http_call *c);
 /* call.c, on the loop */
 /* A POST with a body for the worker. */
 void call_begin(serve *s, http_call *c, openai_kind kind);
-/* Replies with an error and logs the call that it ends. */
-void serve_refuse(serve *s, http_call *c, const openai_error *e);
+/* Replies with an error and logs it. kind -1: other routes. */
+void serve_refuse(serve *s, http_call *c, int32_t kind, const openai_error *e);
 /* All that the client may still wait for ends with this error; the engine is told to stop. */
 void call_fail(serve_call *c, const openai_error *e);
 /* http_post targets */
 void call_worker_done(void *call);
 typedef struct serve_batch serve_batch;
-void call_take_batch(void *batch);
+void call_take_batches(void *server);
 /* The drain's end: calls that are left. */
 void serve_fail_calls(serve *s, const openai_error *e);
 /* After the loop and the threads have ended. */
@@ -112,18 +119,23 @@ void serve_free_calls(serve *s);
 
 /* worker.c */
 void *worker_main(void *server);
+/* Bodies that the queue holds at most: a few of the largest. */
+size_t worker_max_bytes(const serve *s);
 /* False: the queue is full. */
 bool worker_push(serve *s, serve_call *c);
 
 /* events.c */
 struct serve_batch {
-    serve *s;
+    struct serve_batch *next;
     int32_t n;
     size_t text_n;
     weft_event event[256]; /* texts point into text */
     char *text;            /* malloc'ed */
 };
 void *events_main(void *server);
+/* All that have come so far, in order; NULL: none. The caller frees each. */
+serve_batch *events_take(serve *s);
+void events_batch_free(serve_batch *b);
 
 /* serve.c */
 void serve_engine_failed(void *server); /* http_post target; s->why is filled */
