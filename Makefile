@@ -4,11 +4,12 @@ MODEL = models/SmolLM2-135M-Instruct.Q4_1.gguf
 WEFT = build/release/weft
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help demo compare test test-long lint release install clean
+.PHONY: help demo compare compare-serve test test-long lint release install clean
 
 help:
 	@echo 'make demo       build, fetch a 135M chat model, answer on 1 rank and on several, compare bytes'
 	@echo 'make compare    measure weft and llama.cpp side by side (ARGS=--quick: shorter jobs)'
+	@echo 'make compare-serve  measure weft serve and llama-server side by side, and what serving costs'
 	@echo 'make test       build and run every test (also under sanitizers; the long ones excepted)'
 	@echo 'make test-long  the tests that take minutes each'
 	@echo 'make lint       formatting, clang-tidy, cppcheck, direction of includes'
@@ -30,6 +31,11 @@ compare: release
 	@scripts/install-packages compare
 	@scripts/fetch-model
 	@scripts/compare --weft $(WEFT) --demo $(MODEL) $(ARGS)
+
+compare-serve: release
+	@scripts/install-packages compare
+	@scripts/fetch-model
+	@scripts/compare-serve --weft $(WEFT) --model $(MODEL) $(ARGS)
 
 test:
 	@scripts/install-packages build test

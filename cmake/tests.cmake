@@ -133,6 +133,8 @@ endfunction()
 
 if(TARGET weft_cli)
   weft_serve_test(hostile test_hostile.py)
+  weft_serve_test(reports test_reports.py)
+  weft_serve_test(life test_life.py)
   weft_serve_test(soak soak.py --quick)
   weft_serve_test(soak_long soak.py 600)
   weft_serve_test(readme test_readme.py)

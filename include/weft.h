@@ -119,6 +119,9 @@ typedef struct weft_engine_params {
     weft_kv_dtype kv_dtype;
     weft_exchange exchange;
     int32_t cp_min_split; /* prompts shorter than this stay on one rank */
+    /* Whole experts on the ranks of the world, tokens are sent to them; else each expert is split over
+     * tp. The same bytes. Only for models with experts. */
+    bool expert_parallel;
     /* Every context is computed from its start. Else the pages of contexts that were computed before
      * are kept while there is room, and used again by requests that begin alike. */
     bool no_prefix_cache;

@@ -15,6 +15,7 @@ typedef struct runs {
     weft_engine *engine;
     int32_t n_vocab, longest; /* longest prompt + answer that the set-up may have */
     int32_t n_prompt, n_in, n_out;
+    uint64_t state;        /* of the draws */
     int32_t *ids;          /* [n_prompt * n_in], or of the longest prompt */
     weft_request *request; /* [n_prompt] */
     uint64_t *handle;      /* [n_prompt] */
@@ -44,6 +45,12 @@ static void load_progress(void *bar, double done) {
     cli_progress_set(bar, (int64_t)(done * 1000));
 }
 
+/* The first n ids anew: a prompt that was there before would be found in the prefix cache. */
+static void ids_draw(runs *r, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        r->ids[i] = (int32_t)(bench_draw(&r->state) % (uint64_t)r->n_vocab);
+}
+
 /* Room for n requests; prompts of n_in tokens each; an engine for `longest` tokens a request. */
 static weft_status runs_start(bench *b, runs *r, int32_t n, int32_t n_in, int32_t longest,
                               int32_t max_num_seqs, weft_error *err) {
@@ -55,9 +62,7 @@ static weft_status runs_start(bench *b, runs *r, int32_t n, int32_t n_in, int32_
     r->handle = malloc((size_t)n * sizeof *r->handle);
     if (!r->ids || !r->request || !r->handle)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d prompts of %d tokens", n, n_in);
-    uint64_t state = b->v->seed;
-    for (size_t i = 0; i < n_id; i++)
-        r->ids[i] = (int32_t)(bench_draw(&state) % (uint64_t)r->n_vocab);
+    r->state = b->v->seed;
     weft_engine_params p = b->v->engine;
     p.max_num_seqs = max_num_seqs;
     if (p.max_model_len == 0)
@@ -175,6 +180,7 @@ static weft_status throughput_measure(bench *b, int32_t i, int32_t repeat, bench
     runs *r = b->body;
     weft_engine_stats before, after;
     timing t;
+    ids_draw(r, (size_t)r->n_prompt * (size_t)r->n_in);
     weft_engine_get_stats(r->engine, &before);
     weft_status s = complete(r, r->n_prompt, &t, err);
     if (s != WEFT_OK)
@@ -277,6 +283,7 @@ static weft_status latency_open(bench *b, weft_error *err) {
         s = runs_start(b, r, 1, in, len, 1, err);
     if (s == WEFT_OK) { /* pages of memory and threads are there before the first measured run */
         timing t;
+        ids_draw(r, (size_t)in);
         r->request[0] = request_of(r->ids, in, 1);
         s = complete(r, 1, &t, err);
     }
@@ -296,6 +303,7 @@ static weft_status latency_measure(bench *b, int32_t i, int32_t repeat, bench_sa
         if (peaks != WEFT_OK)
             return peaks;
     }
+    ids_draw(r, (size_t)c->size);
     r->request[0] = request_of(r->ids, c->size, decode ? r->n_out : 1);
     weft_engine_get_stats(r->engine, &before);
     weft_status s = complete(r, 1, &t, err);

@@ -77,6 +77,11 @@ static const option limit_options[] = {
      AT(serve.max_body_bytes),
      .metavar = "BYTES",
      .help = "size of a request's body at most"},
+    {.names = "--max-unread",
+     .type = OPTION_SIZE,
+     AT(serve.max_unread_bytes),
+     .metavar = "BYTES",
+     .help = "of a stream that wait for a slow client; more, and the stream is broken off"},
     {.names = "--read-timeout",
      .type = OPTION_INT,
      AT(serve.read_s),
@@ -129,6 +134,18 @@ static const option log_options[] = {
     {.names = NULL},
 };
 
+static const option test_options[] = {
+    {.names = "--fault",
+     .type = OPTION_STRING,
+     AT(engine.fault),
+     .metavar = "NAME",
+     .help =
+         "plants a fault in the engine, to see what clients are told; `weft check --fault list` "
+         "names them",
+     .zero = "none"},
+    {.names = NULL},
+};
+
 static const option_section sections[] = {
     {"Model", cli_model_options, offsetof(values, model)},
     {"HTTP", http_options, 0},
@@ -137,6 +154,7 @@ static const option_section sections[] = {
     {"Topology", cli_topology_options, offsetof(values, engine)},
     {"Engine", cli_engine_options, offsetof(values, engine)},
     {"Trace", cli_trace_options, offsetof(values, engine)},
+    {"Test", test_options, 0},
     {NULL, NULL, 0},
 };
 

@@ -265,6 +265,19 @@ static void call_complete(serve_call *c, openai_text *out) {
     }
 }
 
+/* The next piece of a stream. What a client does not read waits in memory, so there is an end to it. */
+static void stream_send(serve_call *c, const openai_text *out) {
+    uint64_t most = c->s->p->max_unread_bytes;
+    http_stream_send(c->http, out->data, out->n);
+    if (http_stream_backlog(c->http) <= most)
+        return;
+    openai_error e;
+    openai_error_set(&e, 408, "timeout_error", "",
+                     "the client reads too slowly: more than %llu bytes of the stream wait for it",
+                     (unsigned long long)most);
+    call_fail(c, &e);
+}
+
 static void call_event(serve_choice *choice, const weft_event *ev, double now) {
     serve_call *c = choice->call;
     openai_text out = {0};
@@ -285,7 +298,7 @@ static void call_event(serve_choice *choice, const weft_event *ev, double now) {
         if (last)
             call_complete(c, &out);
         else if (out.n > 0)
-            http_stream_send(c->http, out.data, out.n);
+            stream_send(c, &out);
     }
     openai_text_free(&out);
     free_when_done(c);

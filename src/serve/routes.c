@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/log.h"
 #include "serve/impl.h"
@@ -146,7 +147,7 @@ static bool has_key(const serve *s, const http_call *h) {
     static const char scheme[] = "Bearer ";
     const char *given = http_header(h, "Authorization");
     bool found = s->p->n_api_key == 0;
-    if (given && strncmp(given, scheme, sizeof scheme - 1) == 0)
+    if (given && strncasecmp(given, scheme, sizeof scheme - 1) == 0)
         for (int32_t i = 0; i < s->p->n_api_key; i++)
             found |= key_equal(s->p->api_key[i], given + sizeof scheme - 1);
     return found;

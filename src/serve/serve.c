@@ -22,6 +22,7 @@ void serve_params_default(serve_params *out) {
                           .max_connections = 4096,
                           .max_choices = 128,
                           .max_body_bytes = 32u << 20,
+                          .max_unread_bytes = 64u << 20,
                           .read_s = 60,
                           .idle_s = 300,
                           .write_s = 60,

@@ -16,6 +16,7 @@ typedef struct serve_params {
     int32_t max_connections;
     int32_t max_choices; /* n of a request */
     uint64_t max_body_bytes;
+    uint64_t max_unread_bytes;       /* of a stream; a client that lets more wait is broken off */
     int32_t read_s, idle_s, write_s; /* see http_params */
     int32_t drain_s;                 /* that open requests get after SIGTERM */
     int32_t health_s; /* without a step, with work to do: the server is not healthy */

