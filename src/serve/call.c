@@ -304,11 +304,10 @@ static void call_event(serve_choice *choice, const weft_event *ev, double now) {
     free_when_done(c);
 }
 
-void call_take_batch(void *batch) {
-    serve_batch *b = batch;
+void call_take_batch(void *server) {
+    serve_batch *b = batch_take(server);
     double now = serve_now();
     for (int32_t i = 0; i < b->n; i++)
         call_event(b->event[i].user, &b->event[i], now);
-    free(b->text);
-    free(b);
+    batch_free(b);
 }

@@ -18,6 +18,7 @@ static serve_batch *batch_new(serve *s) {
     while (!(b = malloc(sizeof *b)))
         pause_ms(RETRY_MS);
     b->s = s;
+    b->next = NULL;
     b->n = 0;
     b->text_n = 0;
     b->text = NULL;
@@ -35,13 +36,35 @@ static void batch_add(serve_batch *b, const weft_event *ev) {
 }
 
 static void batch_send(serve_batch *b) {
+    serve *s = b->s;
     size_t at = 0;
     for (int32_t i = 0; i < b->n; i++) {
         b->event[i].text = b->text + at;
         at += b->event[i].text_bytes;
     }
-    while (http_post(b->s->http, call_take_batch, b) != WEFT_OK)
+    pthread_mutex_lock(&s->lock);
+    *(s->batch_last ? &s->batch_last->next : &s->batch) = b;
+    s->batch_last = b;
+    pthread_mutex_unlock(&s->lock);
+    while (http_post(s->http, call_take_batch, s) != WEFT_OK)
         pause_ms(RETRY_MS);
+}
+
+serve_batch *batch_take(serve *s) {
+    pthread_mutex_lock(&s->lock);
+    serve_batch *b = s->batch;
+    if (b) {
+        s->batch = b->next;
+        if (!s->batch)
+            s->batch_last = NULL;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return b;
+}
+
+void batch_free(serve_batch *b) {
+    free(b->text);
+    free(b);
 }
 
 void *events_main(void *server) {
@@ -66,7 +89,6 @@ void *events_main(void *server) {
             break;
         }
     }
-    free(b->text);
-    free(b);
+    batch_free(b);
     return NULL;
 }
