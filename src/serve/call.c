@@ -316,12 +316,10 @@ static void call_event(serve_choice *choice, const weft_event *ev, double now) {
     free_when_done(c);
 }
 
-void call_take_batches(void *server) {
+void call_take_batch(void *server) {
+    serve_batch *b = batch_take(server);
     double now = serve_now();
-    for (serve_batch *b = events_take(server), *next; b; b = next) {
-        next = b->next;
-        for (int32_t i = 0; i < b->n; i++)
-            call_event(b->event[i].user, &b->event[i], now);
-        events_batch_free(b);
-    }
+    for (int32_t i = 0; i < b->n; i++)
+        call_event(b->event[i].user, &b->event[i], now);
+    batch_free(b);
 }

@@ -41,23 +41,26 @@ static void batch_send(serve *s, serve_batch *b) {
         at += b->event[i].text_bytes;
     }
     pthread_mutex_lock(&s->lock);
-    bool first = !s->batches;
-    *(first ? &s->batches : s->last_batch) = b;
-    s->last_batch = &b->next;
+    *(s->batch_last ? &s->batch_last->next : &s->batch) = b;
+    s->batch_last = b;
     pthread_mutex_unlock(&s->lock);
-    while (first && http_post(s->http, call_take_batches, s) != WEFT_OK)
+    while (http_post(s->http, call_take_batch, s) != WEFT_OK)
         pause_ms(RETRY_MS);
 }
 
-serve_batch *events_take(serve *s) {
+serve_batch *batch_take(serve *s) {
     pthread_mutex_lock(&s->lock);
-    serve_batch *all = s->batches;
-    s->batches = NULL;
+    serve_batch *b = s->batch;
+    if (b) {
+        s->batch = b->next;
+        if (!s->batch)
+            s->batch_last = NULL;
+    }
     pthread_mutex_unlock(&s->lock);
-    return all;
+    return b;
 }
 
-void events_batch_free(serve_batch *b) {
+void batch_free(serve_batch *b) {
     free(b->text);
     free(b);
 }
@@ -84,6 +87,6 @@ void *events_main(void *server) {
             break;
         }
     }
-    events_batch_free(b);
+    batch_free(b);
     return NULL;
 }

@@ -1,7 +1,7 @@
-/* Inside of the server: three threads and what passes between them.
+/* Inside of the server: four threads and what passes between them.
  *
  *   loop        HTTP, timers, replies; owns all calls                        serve.c, call.c, routes.c
- *   worker      a call's body -> request -> tokens -> weft_engine_submit     worker.c
+ *   workers     a call's body -> request -> tokens -> weft_engine_submit     worker.c
  *   events      weft_engine_next -> batches of events                        events.c
  *
  *   loop --worker_push--> worker --http_post(call_started | call_refused)--> loop
@@ -22,6 +22,7 @@
 #include "serve/serve.h"
 
 typedef struct serve_call serve_call;
+typedef struct serve_batch serve_batch;
 
 /* One request in the engine: choice `index` of the call. */
 typedef struct serve_choice {
@@ -60,8 +61,18 @@ struct serve_call {
     double t_first, queued_s;
     http_timer *timer;
     struct serve_call *next, *prev; /* in the server's list */
-    struct serve_call *queued;      /* the worker's queue */
+    struct serve_call *queued;      /* in its worker's queue */
 };
+
+/* Long bodies have a thread of their own: megabytes to tokenise hold up no short request. */
+enum { WORKER_SHORT, WORKER_LONG, N_WORKER, LONG_BODY_BYTES = 65536 };
+typedef struct serve_worker {
+    struct serve *s;
+    pthread_t thread;
+    bool started;
+    pthread_cond_t work;
+    serve_call *queue, *queue_last;
+} serve_worker;
 
 typedef struct serve {
     const serve_params *p;
@@ -77,24 +88,21 @@ typedef struct serve {
     int32_t n_call;
     int64_t created;
     uint64_t n_id, id_base;
-    size_t longest_token; /* bytes */
     uint64_t max_body_bytes;
     bool draining, failed;
     double t_open;
-    weft_error why; /* failed */
-    /* the worker's queue */
-    pthread_t worker, events;
-    bool worker_started, events_started;
-    pthread_mutex_t lock;
-    pthread_cond_t work;
-    serve_call *queue, *queue_last;
-    int32_t n_queue;
+    weft_error why;          /* failed */
+    size_t max_prompt_bytes; /* of a text that may fit max_model_len */
+    pthread_t events;
+    bool events_started;
+    pthread_mutex_t lock;            /* of the workers' queues and the batches */
+    serve_batch *batch, *batch_last; /* that the loop has not taken yet */
+    serve_worker worker[N_WORKER];
+    int32_t n_queue;    /* of all workers */
     size_t queue_bytes; /* of bodies */
     bool stop;
-    /* events that the loop has yet to take */
-    struct serve_batch *batches, **last_batch;
     atomic_bool events_stop;
-    /* Requests in the engine or about to be; the loop takes away, the worker adds. */
+    /* Requests in the engine or about to be; the loop takes away, the workers add. */
     _Atomic int32_t n_live;
 } serve;
 
@@ -110,18 +118,19 @@ void serve_refuse(serve *s, http_call *c, int32_t kind, const openai_error *e);
 void call_fail(serve_call *c, const openai_error *e);
 /* http_post targets */
 void call_worker_done(void *call);
-typedef struct serve_batch serve_batch;
-void call_take_batches(void *server);
+void call_take_batch(void *server); /* the one that has waited longest */
 /* The drain's end: calls that are left. */
 void serve_fail_calls(serve *s, const openai_error *e);
 /* After the loop and the threads have ended. */
 void serve_free_calls(serve *s);
 
 /* worker.c */
-void *worker_main(void *server);
-/* Bodies that the queue holds at most: a few of the largest. */
+/* Bodies that the queues hold at most: a few of the largest. */
 size_t worker_max_bytes(const serve *s);
-/* False: the queue is full. */
+bool workers_open(serve *s);
+/* What waits in the queues is left there. */
+void workers_close(serve *s);
+/* False: the queues are full. */
 bool worker_push(serve *s, serve_call *c);
 
 /* events.c */
@@ -133,9 +142,8 @@ struct serve_batch {
     char *text;            /* malloc'ed */
 };
 void *events_main(void *server);
-/* All that have come so far, in order; NULL: none. The caller frees each. */
-serve_batch *events_take(serve *s);
-void events_batch_free(serve_batch *b);
+serve_batch *batch_take(serve *s); /* NULL: none is left */
+void batch_free(serve_batch *b);
 
 /* serve.c */
 void serve_engine_failed(void *server); /* http_post target; s->why is filled */

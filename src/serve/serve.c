@@ -114,21 +114,15 @@ static weft_status open_http(serve *s, weft_error *err) {
 }
 
 static weft_status start_threads(serve *s, weft_error *err) {
-    s->worker_started = pthread_create(&s->worker, NULL, worker_main, s) == 0;
-    s->events_started = s->worker_started && pthread_create(&s->events, NULL, events_main, s) == 0;
+    s->events_started = workers_open(s) && pthread_create(&s->events, NULL, events_main, s) == 0;
     if (s->events_started)
         return WEFT_OK;
     return error_set(err, WEFT_ERR_MEMORY, "the server's threads could not be started");
 }
 
 static void stop_threads(serve *s) {
-    pthread_mutex_lock(&s->lock);
-    s->stop = true;
-    pthread_cond_signal(&s->work);
-    pthread_mutex_unlock(&s->lock);
+    workers_close(s);
     atomic_store(&s->events_stop, true);
-    if (s->worker_started)
-        pthread_join(s->worker, NULL);
     if (s->events_started)
         pthread_join(s->events, NULL);
 }
@@ -142,14 +136,17 @@ static void log_listening(const serve *s) {
     log_event(LOG_INFO, "listening", f, sizeof f / sizeof *f);
 }
 
-static size_t longest_token(const weft_model *model, int32_t n_vocab) {
+/* The longest token times the model length. Normal forms can make a text shorter before it is
+ * tokenised: a character of four bytes becomes one of one byte at most. */
+static size_t max_prompt_bytes(weft_model *model, int32_t n_vocab, int32_t max_model_len) {
+    enum { SHRINKS_BY = 4 };
     size_t longest = 1;
     for (int32_t id = 0; id < n_vocab; id++) {
         size_t n = 0;
         weft_token_bytes(model, id, &n);
         longest = n > longest ? n : longest;
     }
-    return longest;
+    return SHRINKS_BY * longest * (size_t)max_model_len;
 }
 
 /* A step that hangs: its requests are told, so that their clients can go elsewhere. */
@@ -183,15 +180,14 @@ weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *eng
                  .openai = {model, weft_token_bytes, p->name[0], weft_engine_identity(engine)},
                  .limits = {p->name, p->n_name, info.n_vocab, stats.max_model_len, p->max_choices,
                             p->max_queue + engine_params->max_num_seqs},
+                 .max_prompt_bytes = max_prompt_bytes(model, info.n_vocab, stats.max_model_len),
                  .created = (int64_t)time(NULL),
                  .id_base = (uint64_t)wait_now_ns() ^ (uint64_t)time(NULL) << 32,
-                 .longest_token = longest_token(model, info.n_vocab),
                  .max_body_bytes = p->max_body_bytes,
                  .t_open = serve_now()};
     if (s->max_body_bytes == 0)
         s->max_body_bytes = (4u << 20) + 64 * (uint64_t)stats.max_model_len;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->work, NULL);
     weft_status st = open_http(s, err);
     if (st == WEFT_OK)
         st = start_threads(s, err);
@@ -207,12 +203,9 @@ weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *eng
             *err = s->why;
     }
     http_close(s->http);
-    for (serve_batch *b = events_take(s), *next; b; b = next) {
-        next = b->next;
-        events_batch_free(b);
-    }
     serve_free_calls(s);
-    pthread_cond_destroy(&s->work);
+    for (serve_batch *b; (b = batch_take(s)) != NULL;)
+        batch_free(b);
     pthread_mutex_destroy(&s->lock);
     free(s);
     return st;

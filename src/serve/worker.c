@@ -1,4 +1,4 @@
-/* The thread that turns bodies into requests of the engine: parsing and tokenising a long prompt
+/* The threads that turn bodies into requests of the engine: parsing and tokenising a long prompt
  * must not hold up the streams of others. */
 #include <stdlib.h>
 #include <string.h>
@@ -13,34 +13,36 @@ size_t worker_max_bytes(const serve *s) {
 }
 
 bool worker_push(serve *s, serve_call *c) {
+    serve_worker *w = &s->worker[c->n_body > LONG_BODY_BYTES ? WORKER_LONG : WORKER_SHORT];
     pthread_mutex_lock(&s->lock);
     bool room = s->n_queue < s->p->max_queue + s->engine_params->max_num_seqs &&
                 s->queue_bytes + c->n_body <= worker_max_bytes(s);
     if (room) {
         s->queue_bytes += c->n_body;
         c->queued = NULL;
-        if (s->queue_last)
-            s->queue_last->queued = c;
+        if (w->queue_last)
+            w->queue_last->queued = c;
         else
-            s->queue = c;
-        s->queue_last = c;
+            w->queue = c;
+        w->queue_last = c;
         s->n_queue++;
-        pthread_cond_signal(&s->work);
+        pthread_cond_signal(&w->work);
     }
     pthread_mutex_unlock(&s->lock);
     return room;
 }
 
 /* NULL: stop. */
-static serve_call *worker_pop(serve *s) {
+static serve_call *worker_pop(serve_worker *w) {
+    serve *s = w->s;
     pthread_mutex_lock(&s->lock);
-    while (!s->queue && !s->stop)
-        pthread_cond_wait(&s->work, &s->lock);
-    serve_call *c = s->stop ? NULL : s->queue;
+    while (!w->queue && !s->stop)
+        pthread_cond_wait(&w->work, &s->lock);
+    serve_call *c = s->stop ? NULL : w->queue;
     if (c) {
-        s->queue = c->queued;
-        if (!s->queue)
-            s->queue_last = NULL;
+        w->queue = c->queued;
+        if (!w->queue)
+            w->queue_last = NULL;
         s->n_queue--;
         s->queue_bytes -= c->n_body;
     }
@@ -89,20 +91,6 @@ static bool prompt_detokenize(serve *s, openai_prompt *p, const char *param, ope
     return true;
 }
 
-/* Before it is tokenised: no text of the model's length in tokens has so many bytes. */
-static bool length_fits(const serve *s, const openai_prompt *p, const char *param,
-                        openai_error *e) {
-    size_t most = (size_t)s->limits.max_model_len * s->longest_token;
-    if (p->bytes <= most)
-        return true;
-    openai_error_set(e, 400, "invalid_request_error", param,
-                     "%zu bytes of text are more than %d tokens, the length of this server's "
-                     "contexts, can hold",
-                     p->bytes, s->limits.max_model_len);
-    e->code = "context_length_exceeded";
-    return false;
-}
-
 /* The conversation as the text that the model reads. */
 static bool render(serve *s, openai_request *q, openai_error *e) {
     weft_error err = {0};
@@ -119,6 +107,19 @@ static const char *prompt_field(const openai_request *q) {
     return q->n_message > 0 ? "messages" : q->kind == OPENAI_DETOKENIZE ? "tokens" : "prompt";
 }
 
+/* A text that is far too long is not tokenised to learn by how much. */
+static bool may_fit(const serve *s, const openai_request *q, const openai_prompt *p,
+                    const char *param, openai_error *e) {
+    if (q->kind == OPENAI_TOKENIZE || p->bytes <= s->max_prompt_bytes)
+        return true;
+    openai_error_set(e, 400, "invalid_request_error", param,
+                     "the prompt of %zu bytes does not fit the model length of %d tokens: no text "
+                     "of more than %zu bytes does",
+                     p->bytes, s->limits.max_model_len, s->max_prompt_bytes);
+    e->code = "context_length_exceeded";
+    return false;
+}
+
 /* Each prompt gets both: text and ids. */
 static bool prompts_prepare(serve *s, openai_request *q, openai_error *e) {
     const char *param = prompt_field(q);
@@ -128,9 +129,8 @@ static bool prompts_prepare(serve *s, openai_request *q, openai_error *e) {
     weft_text_kind kind = whole ? WEFT_TEXT_PROMPT : WEFT_TEXT_SPECIAL;
     for (int32_t i = 0; i < q->n_prompt; i++) {
         openai_prompt *p = &q->prompt[i];
-        if (!length_fits(s, p, param, e))
-            return false;
-        if (!(p->text ? prompt_tokenize(s, p, kind, param, e) : prompt_detokenize(s, p, param, e)))
+        if (!(p->text ? may_fit(s, q, p, param, e) && prompt_tokenize(s, p, kind, param, e)
+                      : prompt_detokenize(s, p, param, e)))
             return false;
     }
     return true;
@@ -248,14 +248,41 @@ static void handle(serve_call *c) {
         no_memory(e);
 }
 
-void *worker_main(void *server) {
-    serve *s = server;
-    for (serve_call *c; (c = worker_pop(s)) != NULL;) {
+static void *worker_main(void *worker) {
+    serve_worker *w = worker;
+    for (serve_call *c; (c = worker_pop(w)) != NULL;) {
         handle(c);
         free(c->body);
         c->body = NULL;
-        while (http_post(s->http, call_worker_done, c) != WEFT_OK)
+        while (http_post(w->s->http, call_worker_done, c) != WEFT_OK)
             nanosleep(&(struct timespec){0, 10000000}, NULL);
     }
     return NULL;
+}
+
+bool workers_open(serve *s) {
+    bool ok = true;
+    for (int32_t i = 0; ok && i < N_WORKER; i++) {
+        serve_worker *w = &s->worker[i];
+        w->s = s;
+        pthread_cond_init(&w->work, NULL);
+        ok = w->started = pthread_create(&w->thread, NULL, worker_main, w) == 0;
+        if (!ok)
+            pthread_cond_destroy(&w->work);
+    }
+    return ok;
+}
+
+void workers_close(serve *s) {
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    for (int32_t i = 0; i < N_WORKER; i++)
+        if (s->worker[i].started)
+            pthread_cond_signal(&s->worker[i].work);
+    pthread_mutex_unlock(&s->lock);
+    for (int32_t i = 0; i < N_WORKER; i++)
+        if (s->worker[i].started) {
+            pthread_join(s->worker[i].thread, NULL);
+            pthread_cond_destroy(&s->worker[i].work);
+        }
 }

@@ -271,8 +271,9 @@ async def g07_second_signal(s):
             assert s.alive()
             s.signal(numbers[1])
             start = time.monotonic()
-            assert await in_thread(s.wait, 20) == 0
-            assert time.monotonic() - start < 10
+            code = await in_thread(s.wait, 20)
+            assert code == 0, (code, s.other)
+            assert time.monotonic() - start < 10, time.monotonic() - start
             for h in held:
                 await h.closed(5)
 
