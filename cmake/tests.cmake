@@ -138,4 +138,9 @@ if(TARGET weft_cli)
   weft_serve_test(soak soak.py --quick)
   weft_serve_test(soak_long soak.py 600)
   weft_serve_test(readme test_readme.py)
+  # clients from PyPI, in venvs in the build folder
+  weft_serve_test(openai test_openai.py)
+  weft_serve_test(vllm_bench_long test_vllm_bench_long.py)
+  weft_serve_test(lm_eval_long test_lm_eval_long.py)
+  set_tests_properties(serve.lm_eval_long PROPERTIES TIMEOUT 14400) # 400 long prompts
 endif()

@@ -109,6 +109,7 @@ static http_server *open_server(const char *origin) {
     CHECK(http_open(&(http_params){.host = "127.0.0.1",
                                    .max_header_bytes = MAX_HEAD,
                                    .max_body_bytes = MAX_BODY,
+                                   .max_bodies_bytes = 64 * MAX_BODY,
                                    .max_connections = 4,
                                    .read_s = 60,
                                    .idle_s = 60,

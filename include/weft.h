@@ -231,7 +231,7 @@ typedef struct weft_request {
     const char *const
         *stop;      /* [n_stop] strings, copied; the answer ends before the first that appears */
     int32_t n_stop; /* at most WEFT_MAX_STOP */
-    const weft_bias *bias; /* [n_bias], copied; each token once, at most WEFT_MAX_BIAS */
+    const weft_bias *bias; /* [n_bias], copied; at most WEFT_MAX_BIAS, of one token they add up */
     int32_t n_bias;
     /* Cached pages are shared by requests of equal salts only; NULL is a salt of its own. Copied. */
     const char *cache_salt;

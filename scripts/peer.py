@@ -210,6 +210,21 @@ def cache_lock(cache):
     return lock
 
 
+def results_open(path):
+    try:
+        return open(path, "x", encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"--out {path}: {error.strerror}") from error
+
+
+def writer(out):
+    """A function that writes a record as a line at once."""
+    def write(record):
+        out.write(json.dumps(record) + "\n")
+        out.flush()
+    return write
+
+
 def records_read(path, kinds, program):
     """The records of a file; the first is that of the run."""
     try:

@@ -1,9 +1,9 @@
 """A light client for servers of OpenAI's API: one thread, raw sockets, one selector.
 
 It times the arrival of server-sent events and hardly looks into them: an event ends with an empty
-line, an answer with the last chunk or the connection, and the tokens are counted by the usage in the
-answer's last bytes. So it takes little of the cores that the server computes on, and its own CPU
-time is measured with the rest.
+line, an answer with the last chunk or the connection, and the tokens are counted by the usage in
+the answer's last bytes. So it takes little of the cores that the server computes on, and its own
+CPU time is measured with the rest.
 """
 import json
 import re
@@ -67,11 +67,11 @@ class Connection:
             self.socket.close()
             self.socket = None
 
-    def send(self, request):
+    def send(self, data):
         self.in_head, self.recent = True, b""
         self.answer = Answer()
-        if self.socket.send(request) != len(request):
-            raise Failure(f"a request of {len(request)} bytes does not fit the socket's buffer")
+        if self.socket.send(data) != len(data):
+            raise Failure(f"a request of {len(data)} bytes does not fit the socket's buffer")
 
     def receive(self):
         """Takes what has come. True: the answer is complete."""
@@ -82,6 +82,8 @@ class Connection:
         except OSError as error:
             raise Failure(f"the connection broke: {error}") from error
         now = time.perf_counter()
+        # A server that lets its kernel wait for acknowledgements is not to wait for late ones.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         ended = not data
         if self.in_head:
             data = self.take_head(data)

@@ -244,7 +244,13 @@ static void take_bytes(conn *c, const char *data, size_t n) {
         c->state = CONN_READING;
         event_add(&c->timer, c->s->read_tv);
     }
-    size_t used = parse_feed(&c->call->request, data, n);
+    size_t before = c->call->request.n_body, used = parse_feed(&c->call->request, data, n);
+    c->s->bodies_bytes += c->call->request.n_body - before;
+    if (c->s->bodies_bytes > c->s->p.max_bodies_bytes) {
+        c->readable = true;
+        call_refuse(c, 503, "the server has no memory for this request now; try again");
+        return;
+    }
     if (data != c->s->scratch) {
         evbuffer_drain(c->ahead, used);
     } else if (used < n && evbuffer_add(c->ahead, data + used, n - used) != 0) {

@@ -85,6 +85,7 @@ struct http_server {
     http_call *calls;
     http_timer *timers;
     int32_t n_conn;
+    size_t bodies_bytes;  /* in all calls */
     pthread_mutex_t lock; /* of posts */
     post *posts, **last_post;
     int wake_fd;

@@ -11,9 +11,10 @@
 
 /* What a client is told. The reply's body is made by openai_error_body. */
 typedef struct openai_error {
-    int http;          /* status */
-    const char *type;  /* "invalid_request_error", "not_found_error", ...; static */
-    char param[64];    /* the field at fault, "" for none; never the client's own bytes */
+    int http;         /* status */
+    const char *type; /* "invalid_request_error", "not_found_error", ...; static */
+    const char *code; /* for programs, static; NULL: what the status and param imply, if anything */
+    char param[64];   /* the field at fault, "" for none; never the client's own bytes */
     char message[512]; /* likewise */
 } openai_error;
 /* Fills *e and returns false. */

@@ -13,11 +13,10 @@ static void pause_ms(long ms) {
 }
 
 /* Waits for memory: an event that is lost would leave a client waiting for ever. */
-static serve_batch *batch_new(serve *s) {
+static serve_batch *batch_new(void) {
     serve_batch *b;
     while (!(b = malloc(sizeof *b)))
         pause_ms(RETRY_MS);
-    b->s = s;
     b->next = NULL;
     b->n = 0;
     b->text_n = 0;
@@ -35,8 +34,7 @@ static void batch_add(serve_batch *b, const weft_event *ev) {
     b->text_n += ev->text_bytes;
 }
 
-static void batch_send(serve_batch *b) {
-    serve *s = b->s;
+static void batch_send(serve *s, serve_batch *b) {
     size_t at = 0;
     for (int32_t i = 0; i < b->n; i++) {
         b->event[i].text = b->text + at;
@@ -69,7 +67,7 @@ void batch_free(serve_batch *b) {
 
 void *events_main(void *server) {
     serve *s = server;
-    serve_batch *b = batch_new(s);
+    serve_batch *b = batch_new();
     while (!atomic_load(&s->events_stop)) {
         weft_event ev;
         bool got = false;
@@ -79,8 +77,8 @@ void *events_main(void *server) {
             batch_add(b, &ev);
         bool full = b->n == (int32_t)(sizeof b->event / sizeof *b->event);
         if (b->n > 0 && (!got || full)) {
-            batch_send(b);
-            b = batch_new(s);
+            batch_send(s, b);
+            b = batch_new();
         }
         if (st != WEFT_OK) {
             s->why = err;

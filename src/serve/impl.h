@@ -42,19 +42,21 @@ struct serve_call {
     char peer[64];
     double t_arrived;
     int64_t created;
-    char *body; /* the worker's until it is done */
+    atomic_bool over; /* the loop's word to the worker: nobody waits for it any more */
+    char *body;       /* the worker's until it is done */
     size_t n_body;
     /* the worker's, then the loop's */
     openai_request *q;
     openai_answer *answer;
     serve_choice *choice; /* [n_choice] */
     int32_t n_choice;
-    openai_error error; /* why it was refused; or why it failed */
-    char *reply;        /* of calls that need no engine */
+    openai_error refusal; /* http 0: none */
+    char *reply;          /* of calls that need no engine */
     /* the loop's */
-    bool worker_done, started, streaming;
+    bool worker_done, streaming;
     bool cancelled; /* its requests in the engine were told to end */
     int32_t n_ended, status;
+    openai_error error; /* that the client was told; http 0: none */
     int32_t n_prompt_token, n_output_token, n_cached_token;
     double t_first, queued_s;
     http_timer *timer;
@@ -86,6 +88,7 @@ typedef struct serve {
     int32_t n_call;
     int64_t created;
     uint64_t n_id, id_base;
+    uint64_t max_body_bytes;
     bool draining, failed;
     double t_open;
     weft_error why;          /* failed */
@@ -95,7 +98,8 @@ typedef struct serve {
     pthread_mutex_t lock;            /* of the workers' queues and the batches */
     serve_batch *batch, *batch_last; /* that the loop has not taken yet */
     serve_worker worker[N_WORKER];
-    int32_t n_queue; /* of all workers */
+    int32_t n_queue;    /* of all workers */
+    size_t queue_bytes; /* of bodies */
     bool stop;
     atomic_bool events_stop;
     /* Requests in the engine or about to be; the loop takes away, the workers add. */
@@ -108,8 +112,8 @@ void serve_on_call(void *server, http_call *c);
 /* call.c, on the loop */
 /* A POST with a body for the worker. */
 void call_begin(serve *s, http_call *c, openai_kind kind);
-/* Replies with an error and logs the call that it ends. */
-void serve_refuse(serve *s, http_call *c, const openai_error *e);
+/* Replies with an error and logs it. kind -1: other routes. */
+void serve_refuse(serve *s, http_call *c, int32_t kind, const openai_error *e);
 /* All that the client may still wait for ends with this error; the engine is told to stop. */
 void call_fail(serve_call *c, const openai_error *e);
 /* http_post targets */
@@ -121,6 +125,8 @@ void serve_fail_calls(serve *s, const openai_error *e);
 void serve_free_calls(serve *s);
 
 /* worker.c */
+/* Bodies that the queues hold at most: a few of the largest. */
+size_t worker_max_bytes(const serve *s);
 bool workers_open(serve *s);
 /* What waits in the queues is left there. */
 void workers_close(serve *s);
@@ -129,8 +135,7 @@ bool worker_push(serve *s, serve_call *c);
 
 /* events.c */
 struct serve_batch {
-    serve *s;
-    serve_batch *next;
+    struct serve_batch *next;
     int32_t n;
     size_t text_n;
     weft_event event[256]; /* texts point into text */

@@ -11,7 +11,7 @@ static void reply_json(serve *s, http_call *h, char *body) {
     if (!body) {
         openai_error e;
         openai_error_set(&e, 503, "server_error", "", "the server has no memory for this reply");
-        serve_refuse(s, h, &e);
+        serve_refuse(s, h, -1, &e);
         return;
     }
     metrics_reply(&s->metrics, -1, 200);
@@ -75,7 +75,7 @@ static void get_model(serve *s, http_call *h) {
     openai_error e;
     openai_error_set(&e, 404, "not_found_error", "model",
                      "the model is not served here; /v1/models lists what is");
-    serve_refuse(s, h, &e);
+    serve_refuse(s, h, -1, &e);
 }
 
 static void get_version(serve *s, http_call *h) {
@@ -88,40 +88,25 @@ static void get_tokenizer_info(serve *s, http_call *h) {
     reply_json(s, h, openai_tokenizer_info_body(&s->openai, &info));
 }
 
-static void post_completions(serve *s, http_call *h) {
-    call_begin(s, h, OPENAI_COMPLETION);
-}
-
-static void post_chat(serve *s, http_call *h) {
-    call_begin(s, h, OPENAI_CHAT);
-}
-
-static void post_tokenize(serve *s, http_call *h) {
-    call_begin(s, h, OPENAI_TOKENIZE);
-}
-
-static void post_detokenize(serve *s, http_call *h) {
-    call_begin(s, h, OPENAI_DETOKENIZE);
-}
-
 typedef struct route {
     const char *method, *path;
     void (*handle)(serve *s, http_call *h);
-    bool open; /* without a key, also while the server drains */
-    bool more; /* the path goes on */
+    int32_t kind; /* of a call; -1: answered at once, also while the server drains */
+    bool open;    /* without a key */
+    bool more;    /* the path goes on */
 } route;
 
 static const route routes[] = {
-    {"POST", "/v1/completions", post_completions, false, false},
-    {"POST", "/v1/chat/completions", post_chat, false, false},
-    {"GET", "/v1/models", get_models, false, false},
-    {"GET", "/v1/models/", get_model, false, true},
-    {"POST", "/tokenize", post_tokenize, false, false},
-    {"POST", "/detokenize", post_detokenize, false, false},
-    {"GET", "/tokenizer_info", get_tokenizer_info, false, false},
-    {"GET", "/health", get_health, true, false},
-    {"GET", "/metrics", get_metrics, false, false},
-    {"GET", "/version", get_version, false, false},
+    {"POST", "/v1/completions", NULL, OPENAI_COMPLETION, false, false},
+    {"POST", "/v1/chat/completions", NULL, OPENAI_CHAT, false, false},
+    {"POST", "/tokenize", NULL, OPENAI_TOKENIZE, false, false},
+    {"POST", "/detokenize", NULL, OPENAI_DETOKENIZE, false, false},
+    {"GET", "/v1/models", get_models, -1, false, false},
+    {"GET", "/v1/models/", get_model, -1, false, true},
+    {"GET", "/tokenizer_info", get_tokenizer_info, -1, false, false},
+    {"GET", "/health", get_health, -1, true, false},
+    {"GET", "/metrics", get_metrics, -1, false, false},
+    {"GET", "/version", get_version, -1, false, false},
 };
 
 /* HEAD is GET without the body, which http leaves out. */
@@ -155,11 +140,11 @@ static bool has_key(const serve *s, const http_call *h) {
 
 /* Why the route may not be used now; true: it may. */
 static bool admitted(const serve *s, const http_call *h, const route *r, openai_error *e) {
-    if (r->open)
-        return true;
-    if (!has_key(s, h))
+    if (!r->open && !has_key(s, h))
         return openai_error_set(e, 401, "authentication_error", "",
                                 "this server wants an API key: Authorization: Bearer KEY");
+    if (r->kind < 0)
+        return true;
     if (s->failed)
         return openai_error_set(e, 503, "server_error", "", "the engine has failed");
     if (s->draining)
@@ -178,10 +163,12 @@ void serve_on_call(void *server, http_call *h) {
         same_path = &routes[i];
         if (!method_fits(same_path, method))
             continue;
-        if (admitted(s, h, same_path, &e))
-            same_path->handle(s, h);
+        if (!admitted(s, h, same_path, &e))
+            serve_refuse(s, h, same_path->kind, &e);
+        else if (same_path->kind >= 0)
+            call_begin(s, h, (openai_kind)same_path->kind);
         else
-            serve_refuse(s, h, &e);
+            same_path->handle(s, h);
         return;
     }
     if (same_path) {
@@ -194,5 +181,5 @@ void serve_on_call(void *server, http_call *h) {
                          "/tokenize, /detokenize, /tokenizer_info, /health, /metrics and /version "
                          "are served");
     }
-    serve_refuse(s, h, &e);
+    serve_refuse(s, h, -1, &e);
 }

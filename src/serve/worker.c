@@ -7,11 +7,18 @@
 
 #include "serve/impl.h"
 
+size_t worker_max_bytes(const serve *s) {
+    enum { LARGEST = 4 };
+    return LARGEST * (size_t)s->max_body_bytes + (64u << 20);
+}
+
 bool worker_push(serve *s, serve_call *c) {
     serve_worker *w = &s->worker[c->n_body > LONG_BODY_BYTES ? WORKER_LONG : WORKER_SHORT];
     pthread_mutex_lock(&s->lock);
-    bool room = s->n_queue < s->p->max_queue + s->engine_params->max_num_seqs;
+    bool room = s->n_queue < s->p->max_queue + s->engine_params->max_num_seqs &&
+                s->queue_bytes + c->n_body <= worker_max_bytes(s);
     if (room) {
+        s->queue_bytes += c->n_body;
         c->queued = NULL;
         if (w->queue_last)
             w->queue_last->queued = c;
@@ -37,6 +44,7 @@ static serve_call *worker_pop(serve_worker *w) {
         if (!w->queue)
             w->queue_last = NULL;
         s->n_queue--;
+        s->queue_bytes -= c->n_body;
     }
     pthread_mutex_unlock(&s->lock);
     return c;
@@ -104,10 +112,12 @@ static bool may_fit(const serve *s, const openai_request *q, const openai_prompt
                     const char *param, openai_error *e) {
     if (q->kind == OPENAI_TOKENIZE || p->bytes <= s->max_prompt_bytes)
         return true;
-    return openai_error_set(e, 400, "invalid_request_error", param,
-                            "the prompt of %zu bytes does not fit the model length of %d tokens: "
-                            "no text of more than %zu bytes does",
-                            p->bytes, s->limits.max_model_len, s->max_prompt_bytes);
+    openai_error_set(e, 400, "invalid_request_error", param,
+                     "the prompt of %zu bytes does not fit the model length of %d tokens: no text "
+                     "of more than %zu bytes does",
+                     p->bytes, s->limits.max_model_len, s->max_prompt_bytes);
+    e->code = "context_length_exceeded";
+    return false;
 }
 
 /* Each prompt gets both: text and ids. */
@@ -166,8 +176,9 @@ static bool room_take(serve *s, int32_t n, openai_error *e) {
     int32_t most = s->engine_params->max_num_seqs + s->p->max_queue;
     if (n > most)
         return openai_error_set(e, 400, "invalid_request_error", "n",
-                                "%d choices are more than this server takes at a time (%d)", n,
-                                most);
+                                "%d choices of all prompts are more than this server takes at a "
+                                "time (%d)",
+                                n, most);
     if (atomic_fetch_add(&s->n_live, n) + n <= most)
         return true;
     atomic_fetch_sub(&s->n_live, n);
@@ -175,37 +186,42 @@ static bool room_take(serve *s, int32_t n, openai_error *e) {
                             "the server's queue is full; try again in a moment");
 }
 
-static bool submit(serve_call *c, openai_error *e) {
-    serve *s = c->s;
+/* Hands all choices to the engine. n_choice is set before the engine has them: events may come
+ * before this thread goes on. */
+static bool choices_submit(serve_call *c, weft_request *r, uint64_t *id, openai_error *e) {
     const openai_request *q = c->q;
-    int32_t n = q->n_prompt * q->n;
-    weft_request *r = calloc((size_t)n, sizeof *r);
-    uint64_t *id = calloc((size_t)n, sizeof *id);
     weft_error err = {0};
-    bool ok = r && id;
-    c->choice = calloc((size_t)n, sizeof *c->choice);
-    c->answer = openai_answer_open(&s->openai, q, c->id, c->created);
-    ok = ok && c->choice && c->answer;
-    if (!ok)
-        no_memory(e);
-    for (int32_t i = 0; ok && i < n; i++) {
+    int32_t n = q->n_prompt * q->n;
+    for (int32_t i = 0; i < n; i++) {
         c->choice[i] = (serve_choice){.call = c, .index = i};
         r[i] = request_of(q, i / q->n, i % q->n);
         r[i].user = &c->choice[i];
     }
-    ok = ok && room_take(s, n, e);
-    if (ok) {
-        /* before the engine has them: events may come before this thread goes on */
-        c->n_choice = n;
-        weft_status st = weft_engine_submit(s->engine, r, n, id, &err);
-        for (int32_t i = 0; st == WEFT_OK && i < n; i++)
+    c->n_choice = n;
+    if (weft_engine_submit(c->s->engine, r, n, id, &err) == WEFT_OK) {
+        for (int32_t i = 0; i < n; i++)
             c->choice[i].id = id[i];
-        if (st != WEFT_OK) {
-            c->n_choice = 0;
-            atomic_fetch_sub(&s->n_live, n);
-            ok = refused(e, err.status == WEFT_ERR_TOO_LONG ? prompt_field(q) : "", &err);
-        }
+        return true;
     }
+    c->n_choice = 0;
+    bool too_long = err.status == WEFT_ERR_TOO_LONG;
+    refused(e, too_long ? prompt_field(q) : "", &err);
+    e->code = too_long ? "context_length_exceeded" : NULL;
+    return false;
+}
+
+static bool submit(serve_call *c, openai_error *e) {
+    serve *s = c->s;
+    int32_t n = c->q->n_prompt * c->q->n;
+    if (!room_take(s, n, e))
+        return false;
+    weft_request *r = calloc((size_t)n, sizeof *r);
+    uint64_t *id = calloc((size_t)n, sizeof *id);
+    c->choice = calloc((size_t)n, sizeof *c->choice);
+    c->answer = openai_answer_open(&s->openai, c->q, c->id, c->created);
+    bool ok = r && id && c->choice && c->answer ? choices_submit(c, r, id, e) : no_memory(e);
+    if (!ok)
+        atomic_fetch_sub(&s->n_live, n);
     free(r);
     free(id);
     return ok;
@@ -213,7 +229,9 @@ static bool submit(serve_call *c, openai_error *e) {
 
 static void handle(serve_call *c) {
     serve *s = c->s;
-    openai_error *e = &c->error;
+    openai_error *e = &c->refusal;
+    if (atomic_load(&c->over))
+        return;
     if (!openai_parse(c->kind, c->body, c->n_body, &s->limits, &c->q, e) ||
         !prompts_prepare(s, c->q, e))
         return;

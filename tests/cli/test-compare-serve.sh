@@ -90,6 +90,17 @@ want_text "$err" "cut.jsonl:3: cut in the middle, left out" "half a line"
 want_text "$out" "n/a: the run was interrupted" "an interrupted run"
 want_equal "$(row llama-server)" "llama-server n/a n/a" "nothing of the peer"
 
+# ---- times of an answer ----
+# Arrivals of 1, 2 and 3 events; the two after the fourth token are no tokens.
+python3 - "$WEFT_SOURCE/scripts" <<'PY' || fail "gaps of an answer"
+import sys
+sys.path.insert(0, sys.argv[1])
+import stream_client
+answer = stream_client.Answer()
+answer.sent, answer.times, answer.counts, answer.tokens = 0.5, [1.0, 2.0, 4.0], [1, 2, 3], 4
+assert answer.first_seconds() == 0.5 and answer.gaps() == [1.0, 0.0, 2.0], answer.gaps()
+PY
+
 # ---- a run ----
 stub() { # ARGS...: starts the stand-in; sets url
     rm -f "$work/port"
@@ -154,6 +165,10 @@ serve --peer-url http://127.0.0.1:1 --rounds 1 --parts first --out "$work/gone.j
 want_rc 1 "a peer that is not there"
 want_text "$out" "cannot connect to 127.0.0.1:1: " "a peer that is not there"
 exec 8>&-
+serve --alone --rounds 1 --parts load,first --out "$work/alone.jsonl"
+want_rc 0 "without a peer"
+case $out in *ratio* | *n/a*) fail "no peer is no gap in the tables: $out" ;; esac
+want_equal "$(row 'peer ')" "peer none" "without a peer"
 
 # ---- refusals ----
 refused() { # TEXT ARGS...

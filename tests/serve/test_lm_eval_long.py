@@ -204,7 +204,7 @@ def llama_server(program, slots, log_path):
 
 def say(what, concurrency, scores, seconds, note=""):
     text = ", ".join("%s %.4g" % (k.replace(",none", ""), v) for k, v in sorted(scores.items()))
-    print("%-44s concurrency %d  %s  (%.0f s) %s" % (what, concurrency, text, seconds, note),
+    print("%-56s concurrency %d  %s  (%.0f s) %s" % (what, concurrency, text, seconds, note),
           flush=True)
 
 
@@ -214,28 +214,33 @@ def timed(function, *args, **more):
     return scores, samples, time.monotonic() - begin
 
 
-def small_tasks(h, s, name):
-    """Everything but gsm8k's whole length."""
-    for task, check in (("weft_choice", check_choices), ("weft_text", check_texts)):
-        first = None
-        for concurrency, args in ((1, ",tokenizer_backend=remote"), (8, ",tokenizer_backend=auto"),
-                                  (1, ",tokenizer_backend=remote,tokenized_requests=False")):
-            scores, samples, seconds = timed(h.run, s.url, "local-completions", task, concurrency,
-                                             args=args)
-            first = first or samples
-            assert not different(first, samples), (task, args)
-            say("%s %s%s" % (name, task, args[18:]), concurrency, scores, seconds)
-        print("  %d loglikelihoods equal those of forced tokens" % check(s, first))
-    for args in ("", ",tokenizer_backend=remote"):
-        first = None
-        for concurrency in (1, 8):
-            more = () if args else ("--apply_chat_template",)
-            kind = "local-completions" if args else "local-chat-completions"
-            scores, samples, seconds = timed(h.run, s.url, kind, "gsm8k_local", concurrency, 8,
-                                             more, args)
-            first = first or samples
-            assert not different(first, samples), (kind, concurrency)
-            say("%s gsm8k 8 questions, %s" % (name, kind), concurrency, scores, seconds)
+# Task, model of lm_eval, its arguments, options, questions; None: all.
+REMOTE, AUTO = ",tokenizer_backend=remote", ",tokenizer_backend=auto"
+AS_TEXT = REMOTE + ",tokenized_requests=False"
+FEW = ("--num_fewshot", "2")
+SMALL = [
+    ("weft_choice", "local-completions", [(1, REMOTE), (8, AUTO), (1, AS_TEXT)], (), None),
+    ("weft_text", "local-completions", [(1, REMOTE), (8, AUTO), (1, AS_TEXT)], (), None),
+    ("gsm8k_local", "local-completions", [(1, REMOTE), (8, AUTO)], FEW, 6),
+    ("gsm8k_local", "local-chat-completions", [(1, ""), (8, "")],
+     FEW + ("--apply_chat_template",), 6),
+]
+CHECKS = {"weft_choice": check_choices, "weft_text": check_texts}
+
+
+def small_tasks(h, s, name, first):
+    """Everything but gsm8k's whole length: on the first topology each way to ask, on others one.
+    `first` holds the first answers of each task; all others must be the same."""
+    for task, kind, ways, more, limit in SMALL:
+        known = (task, kind) in first
+        for concurrency, args in ways[1:2] if known else ways:
+            scores, samples, seconds = timed(h.run, s.url, kind, task, concurrency, limit, more,
+                                             args)
+            base = first.setdefault((task, kind), samples)
+            assert not different(base, samples), (name, task, kind, concurrency, args)
+            say("%s %s %s%s" % (name, task, kind, args), concurrency, scores, seconds)
+        if not known and task in CHECKS:
+            print("  %d loglikelihoods are those of forced tokens" % CHECKS[task](s, samples))
 
 
 def main():
@@ -253,11 +258,11 @@ def main():
         work = args.keep or stack.enter_context(tempfile.TemporaryDirectory())
         os.makedirs(work, exist_ok=True)
         h = Harness(work, venv("full"))
-        first = None
+        first, small = None, {}
         for name, options in TOPOLOGIES:
             with Server(*options) as s:
                 if args.only != "gsm8k":
-                    small_tasks(h, s, name)
+                    small_tasks(h, s, name, small)
                 if args.only != "small":
                     scores, samples, seconds = timed(h.run, s.url, "local-completions",
                                                      "gsm8k_local", args.concurrency, args.limit,

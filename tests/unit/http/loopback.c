@@ -133,6 +133,7 @@ void loopback_params(loopback *l) {
     *l = (loopback){.params = {.host = "127.0.0.1",
                                .max_header_bytes = 4000,
                                .max_body_bytes = 1000000,
+                               .max_bodies_bytes = 100000000,
                                .max_connections = 1000,
                                .read_s = WAIT_S,
                                .idle_s = WAIT_S,
