@@ -111,6 +111,10 @@ if(TARGET weft_cli)
   foreach(file ${scripts})
     get_filename_component(base ${file} NAME)
     string(REGEX REPLACE "^test-(.*)\\.sh$" "\\1" name ${base})
+    # minutes under a sanitizer, for scripts and timings around code that other tests run there
+    if(WEFT_SANITIZE AND name MATCHES "^(bench|compare|compare-serve|random-model)$")
+      continue()
+    endif()
     weft_cli_test(${name} ${base})
   endforeach()
   weft_test_needs_twins(cli.models cli.models_check_long)
@@ -121,4 +125,26 @@ if(TARGET weft_cli)
   add_executable(example_complete ${CMAKE_SOURCE_DIR}/examples/complete.c)
   set_target_properties(example_complete PROPERTIES EXCLUDE_FROM_ALL ON)
   target_link_libraries(example_complete PRIVATE weft)
+endif()
+
+# tests/serve/<script>: Python programs around a running server. After the script come its arguments.
+function(weft_serve_test name script)
+  add_test(NAME serve.${name} COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/serve/${script} ${ARGN})
+  weft_test_properties(serve.${name} serve)
+  set_tests_properties(serve.${name} PROPERTIES ENVIRONMENT
+    "WEFT=$<TARGET_FILE:weft_cli>;WEFT_BUILD=${CMAKE_BINARY_DIR};WEFT_GOLDEN=${WEFT_GOLDEN};WEFT_DEMO_MODEL=${WEFT_DEMO_MODEL}")
+endfunction()
+
+if(TARGET weft_cli)
+  weft_serve_test(hostile test_hostile.py)
+  weft_serve_test(reports test_reports.py)
+  weft_serve_test(life test_life.py)
+  weft_serve_test(soak soak.py --quick)
+  weft_serve_test(soak_long soak.py 600)
+  weft_serve_test(readme test_readme.py)
+  # clients from PyPI, in venvs in the build folder
+  weft_serve_test(openai test_openai.py)
+  weft_serve_test(vllm_bench_long test_vllm_bench_long.py)
+  weft_serve_test(lm_eval_long test_lm_eval_long.py)
+  set_tests_properties(serve.lm_eval_long PROPERTIES TIMEOUT 14400) # 400 long prompts
 endif()

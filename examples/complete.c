@@ -11,11 +11,12 @@
 
 /* Ids of the text; the caller frees them. NULL on failure. */
 static int32_t *prompt_ids(const weft_model *model, const char *text, size_t *n, weft_error *err) {
-    if (weft_tokenize(model, text, strlen(text), true, NULL, 0, n, err) != WEFT_OK) {
+    if (weft_tokenize(model, text, strlen(text), WEFT_TEXT_PROMPT, NULL, 0, n, err) != WEFT_OK) {
         return NULL;
     }
     int32_t *ids = calloc(*n + 1, sizeof *ids);
-    if (ids && weft_tokenize(model, text, strlen(text), true, ids, *n, n, err) != WEFT_OK) {
+    if (ids &&
+        weft_tokenize(model, text, strlen(text), WEFT_TEXT_PROMPT, ids, *n, n, err) != WEFT_OK) {
         free(ids);
         return NULL;
     }

@@ -67,11 +67,15 @@ weft_status weft_model_open(const char *path, weft_model **out, weft_error *err)
 void weft_model_close(weft_model *model); /* NULL is allowed */
 void weft_model_get_info(const weft_model *model, weft_model_info *out);
 
-/* Text to ids. Writes at most `cap` ids, sets *n to the number due (call again when *n > cap).
- * `special`: special tokens written in the text become their ids, and the model's BOS is put in
- * front where the model asks for it. */
+typedef enum weft_text_kind {
+    WEFT_TEXT_PLAIN,   /* special tokens written in the text are text like any other */
+    WEFT_TEXT_SPECIAL, /* they become their ids */
+    WEFT_TEXT_PROMPT   /* and the model's BOS is put in front where the model asks for it */
+} weft_text_kind;
+/* Text to ids. Writes at most `cap` ids, sets *n to the number due (call again when *n > cap). */
 weft_status weft_tokenize(const weft_model *model, const char *text, size_t text_bytes,
-                          bool special, int32_t *ids, size_t cap, size_t *n, weft_error *err);
+                          weft_text_kind kind, int32_t *ids, size_t cap, size_t *n,
+                          weft_error *err);
 /* Bytes of one token (not always whole UTF-8 characters); NULL and 0 for an id outside the
  * vocabulary. Borrowed. */
 const char *weft_token_bytes(const weft_model *model, int32_t id, size_t *n_bytes);
@@ -115,6 +119,9 @@ typedef struct weft_engine_params {
     weft_kv_dtype kv_dtype;
     weft_exchange exchange;
     int32_t cp_min_split; /* prompts shorter than this stay on one rank */
+    /* Whole experts on the ranks of the world, tokens are sent to them; else each expert is split over
+     * tp. The same bytes. Only for models with experts. */
+    bool expert_parallel;
     /* Every context is computed from its start. Else the pages of contexts that were computed before
      * are kept while there is room, and used again by requests that begin alike. */
     bool no_prefix_cache;
@@ -224,7 +231,7 @@ typedef struct weft_request {
     const char *const
         *stop;      /* [n_stop] strings, copied; the answer ends before the first that appears */
     int32_t n_stop; /* at most WEFT_MAX_STOP */
-    const weft_bias *bias; /* [n_bias], copied; each token once, at most WEFT_MAX_BIAS */
+    const weft_bias *bias; /* [n_bias], copied; at most WEFT_MAX_BIAS, of one token they add up */
     int32_t n_bias;
     /* Cached pages are shared by requests of equal salts only; NULL is a salt of its own. Copied. */
     const char *cache_salt;

@@ -2,6 +2,7 @@
 #include "base/log.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,7 +17,8 @@ static _Atomic int level_now = LEVEL_UNSET;
 static const char *const level_name[] = {"quiet", "error", "warn", "info", "debug"};
 
 static _Atomic int level_default = LOG_WARN;
-static atomic_bool json_now;
+static atomic_bool json_now, lossy_now;
+static _Atomic unsigned long n_lost;
 
 static int level_from_environment(void) {
     const char *wish = getenv("WEFT_LOG");
@@ -52,6 +54,10 @@ void log_set_default_level(log_level level) {
 
 void log_set_json(bool json) {
     atomic_store(&json_now, json);
+}
+
+void log_set_lossy(bool lossy) {
+    atomic_store(&lossy_now, lossy);
 }
 
 /* ---- a line ---- */
@@ -134,8 +140,13 @@ static void line_begin(line *l, log_level level, bool json) {
     }
 }
 
-static void line_write(line *l) {
-    int errno_before = errno; /* callers log first and look at errno after */
+/* A pipe that polls writable takes PIPE_BUF bytes, more than a line has, at once. */
+static bool has_room(void) {
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&p, 1, 0) == 1 && (p.revents & POLLOUT) != 0;
+}
+
+static void line_put(line *l) {
     l->data[l->n++] = '\n';
     for (size_t at = 0; at < l->n;) {
         ssize_t put = write(STDERR_FILENO, l->data + at, l->n - at);
@@ -143,6 +154,19 @@ static void line_write(line *l) {
             break;
         }
         at += put > 0 ? (size_t)put : 0;
+    }
+}
+
+static void line_write(line *l) {
+    int errno_before = errno; /* callers log first and look at errno after */
+    if (atomic_load(&lossy_now) && !has_room()) {
+        atomic_fetch_add(&n_lost, 1);
+    } else {
+        unsigned long lost = atomic_exchange(&n_lost, 0);
+        line_put(l);
+        if (lost > 0) {
+            log_line(LOG_WARN, "%lu log lines found no reader and are lost", lost);
+        }
     }
     errno = errno_before;
 }

@@ -15,6 +15,9 @@ void log_set_level(log_level level); /* default LOG_WARN; WEFT_LOG=quiet|error|w
 /* The level where the environment says none. */
 void log_set_default_level(log_level level);
 void log_set_json(bool json); /* before other threads log */
+/* A reader of stderr that stops reading does not stop the program: lines that find no room are left
+ * out, and their number is told when there is room again. */
+void log_set_lossy(bool lossy);
 void log_line(log_level level, const char *text, ...) __attribute__((format(printf, 2, 3)));
 
 typedef struct log_field {

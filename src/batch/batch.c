@@ -145,6 +145,10 @@ int32_t batch_tok_cap(const batch_builder *b) {
     return b->tok_cap;
 }
 
+int32_t batch_step_cap(const batch_builder *b) {
+    return b->caps.max_step_tokens;
+}
+
 int32_t batch_query_cap(const batch_builder *b) {
     return b->query_cap;
 }
@@ -209,6 +213,7 @@ void batch_build(batch_builder *b, const batch_global *g, batch_local *out) {
     out->n_req = g->n_req;
     out->n_group = b->caps.n_group;
     out->n_tok = b->n_tok[c];
+    memcpy(out->tok_n, b->n_tok, (size_t)b->topo->sizes.pcp * sizeof *b->n_tok);
     out->n_row = b->n_row[c];
     out->n_q_tok = b->n_q_tok[c];
     out->row = batch_rows_of(b, c);

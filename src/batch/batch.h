@@ -71,6 +71,7 @@ typedef struct batch_local {
     int32_t n_logit;
     const batch_logit *logit;        /* [n_logit], ascending local token */
     int32_t logit_n[TOPO_MAX_WORLD]; /* [pcp] logits rows of each PCP rank */
+    int32_t tok_n[TOPO_MAX_WORLD];   /* [pcp] tokens of each PCP rank */
 
     /* The packed step block, uploaded once: i32 [n_block]; at_*: index of the first element. */
     int32_t *block;
@@ -110,6 +111,7 @@ void batch_builder_close(batch_builder *b);
  * rows at most (gathered + own). */
 int32_t batch_block_cap(const batch_builder *b);
 int32_t batch_tok_cap(const batch_builder *b);
+int32_t batch_step_cap(const batch_builder *b); /* token rows of all ranks in a step at most */
 int32_t batch_query_cap(const batch_builder *b);
 int32_t batch_recv_cap(const batch_builder *b); /* wire rows received at most */
 /* Pages that a rank sends in one pass-KV round at most, all destinations together. */

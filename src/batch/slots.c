@@ -161,6 +161,11 @@ static weft_status check_admit(plan_reader *r, const batch_slots *s, const plan_
                          "plan: admission of slot %d with logits from position %d of %d", a->slot,
                          a->logits_from, a->n_token);
     }
+    if (a->sampling.n_top < 0 || a->sampling.n_top > WEFT_MAX_TOP) {
+        return error_set(r->err, WEFT_ERR_RANK,
+                         "plan: admission of slot %d that lists %d tokens, at most %d", a->slot,
+                         a->sampling.n_top, WEFT_MAX_TOP);
+    }
     if (a->n_bias < 0 || a->n_bias > WEFT_MAX_BIAS) {
         return error_set(r->err, WEFT_ERR_RANK,
                          "plan: admission of slot %d with %d biases, at most %d", a->slot,

@@ -129,6 +129,7 @@ static weft_status unused_check(const bench_kind *kind, const bench_values *v, w
         {"--kv-pages", "tl", p->kv_pages != q->kv_pages},
         {"--cp-exchange", "tl", p->exchange != q->exchange},
         {"--cp-min-split", "tl", p->cp_min_split != q->cp_min_split},
+        {"--expert-parallel", "tl", p->expert_parallel},
         {"--no-prefix-cache", "tl", p->no_prefix_cache},
         {"--trace", "tl", p->trace_path != NULL},
     };

@@ -175,6 +175,7 @@ static weft_engine_params entry_params(const check *c, int32_t i) {
     p.tp = c->entry[i].sizes.tp, p.pcp = c->entry[i].sizes.pcp, p.dcp = c->entry[i].sizes.dcp;
     p.exchange = c->entry[i].exchange;
     p.hash_logits = true;
+    p.expert_parallel = i > 0 && p.expert_parallel; /* the reference is the other way */
     p.fault = i > 0 || c->n_entry == 1 ? c->v->fault : NULL;
     if (p.max_model_len == 0)
         p.max_model_len = c->suite.max_len;
@@ -219,9 +220,10 @@ static void entry_report(check *c, int32_t i, const suite_result *r, int32_t dif
                          const suite_difference *d) {
     const entry *e = &c->entry[i];
     json_array_append_new(
-        c->rows, json_pack("{s:i, s:i, s:i, s:s, s:i, s:I, s:I, s:i, s:o, s:I, s:I, s:I, s:f}",
+        c->rows, json_pack("{s:i, s:i, s:i, s:s, s:b, s:i, s:I, s:I, s:i, s:o, s:I, s:I, s:I, s:f}",
                            "tp", e->sizes.tp, "pcp", e->sizes.pcp, "dcp", e->sizes.dcp, "exchange",
-                           exchange_name[e->exchange], "requests", r->n, "tokens",
+                           exchange_name[e->exchange], "expert_parallel",
+                           entry_params(c, i).expert_parallel, "requests", r->n, "tokens",
                            (json_int_t)r->n_token, "logits_rows", (json_int_t)r->n_row, "different",
                            different, "first_difference", difference_json(d), "steps",
                            (json_int_t)r->n_step, "preemptions", (json_int_t)r->n_preemption,
@@ -313,6 +315,16 @@ static weft_status overridden(const values *v, weft_error *err) {
     return WEFT_OK;
 }
 
+/* Without --expert-parallel fewer topologies may be legal. */
+static weft_status reference_check(const check *c, weft_error *err) {
+    engine_setup setup;
+    weft_engine_params p = c->v->engine;
+    p.tp = p.pcp = p.dcp = 1;
+    p.expert_parallel = false;
+    weft_status s = engine_setup_make(c->desc, &p, &setup, err);
+    return s == WEFT_OK ? topo_check(&setup.model, c->entry[0].sizes, err) : s;
+}
+
 /* Legality of every entry is known before the first is run. */
 static weft_status prepare(check *c, weft_error *err) {
     engine_setup setup;
@@ -331,6 +343,8 @@ static weft_status prepare(check *c, weft_error *err) {
         c->n_entry = list_default(c->v, &setup.model, c->entry);
     for (int32_t i = 0; i < c->n_entry && s == WEFT_OK; i++)
         s = topo_check(&setup.model, c->entry[i].sizes, err);
+    if (s == WEFT_OK)
+        s = reference_check(c, err);
     if (s == WEFT_OK && c->n_entry == 1 && c->n_entry < MAX_ENTRY)
         c->entry[c->n_entry++] = c->entry[0]; /* one topology: against a second run of itself */
     if (s == WEFT_OK)
@@ -352,8 +366,10 @@ static int finish(check *c) {
         return rc ? rc : c->n_different > 0;
     }
     int32_t n = c->n_entry - 1, differ = c->n_different;
-    printf("%s, suite %s, digest %s\n%d topolog%s compared with the first, %d request%s\n",
-           c->identity, c->v->suite, digest, n, n == 1 ? "y" : "ies", differ,
+    printf("%s, suite %s, digest %s\n%d topolog%s%s compared with the first%s, %d request%s\n",
+           c->identity, c->v->suite, digest, n, n == 1 ? "y" : "ies",
+           c->v->engine.expert_parallel ? " with --expert-parallel" : "",
+           c->v->engine.expert_parallel ? ", which runs without" : "", differ,
            differ == 1 ? " differs" : "s differ");
     return c->n_different > 0;
 }
@@ -400,6 +416,9 @@ const cli_command cli_check = {
                 .sections = sections,
                 .values_bytes = sizeof(values),
                 .defaults = defaults,
-                .notes = "Exit: 0 when no byte differs, 1 when one does.\n"},
+                .notes =
+                    "With --expert-parallel the first topology, the reference, runs without it and "
+                    "the others with it.\n"
+                    "Exit: 0 when no byte differs, 1 when one does.\n"},
     .run = run,
 };

@@ -112,6 +112,11 @@ const option cli_engine_options[] = {
      .help = "prompts with fewer new tokens stay on one rank",
      .min = 1,
      .max = INT32_MAX},
+    {.names = "--expert-parallel",
+     .type = OPTION_FLAG,
+     AT(expert_parallel),
+     .help = "whole experts on the tp x pcp ranks, tokens are sent to them; else each expert is "
+             "split over tp; the same bytes"},
     {.names = "--no-prefix-cache",
      .type = OPTION_FLAG,
      AT(no_prefix_cache),

@@ -102,11 +102,11 @@ int eval_ppl_file(const eval_values *v, weft_model *model, const char *path) {
     weft_error err = {0};
     weft_status s = cli_read_text(path, &text, &bytes, &err);
     if (s == WEFT_OK)
-        s = weft_tokenize(model, text, bytes, false, NULL, 0, &n, &err);
+        s = weft_tokenize(model, text, bytes, WEFT_TEXT_PLAIN, NULL, 0, &n, &err);
     if (s == WEFT_OK && !(ids = malloc((n + 1) * sizeof *ids)))
         s = error_set(&err, WEFT_ERR_MEMORY, "no memory for %zu tokens", n);
     if (s == WEFT_OK)
-        s = weft_tokenize(model, text, bytes, false, ids, n, &n, &err);
+        s = weft_tokenize(model, text, bytes, WEFT_TEXT_PLAIN, ids, n, &n, &err);
     n_piece = (int32_t)(n / (size_t)v->window);
     if (s == WEFT_OK && n_piece == 0)
         s = error_set(&err, WEFT_ERR_USAGE, "%.300s: %zu tokens, fewer than one --window of %d",

@@ -39,11 +39,13 @@ static json_t *rank_json(const explain_rank *r) {
     for (int32_t m = 0; m < t->sizes.dcp; m++)
         json_array_append_new(group, json_integer(t->group_list[COMM_DCP][m]));
     return json_pack(
-        "{s:i, s:i, s:i, s:o, s:o, s:o, s:i, s:o, s:i, s:o, s:I, s:I, s:I, s:i, s:o, s:o, s:o}",
+        "{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:i, s:o, s:i, s:o, s:I, s:I, s:I, s:i, s:o, s:o, "
+        "s:o}",
         "rank", t->rank, "pcp", t->c, "tp", t->t, "heads", range(t->head0, t->head0 + t->n_head),
-        "kv_heads", range(t->kv_head0, t->kv_head0 + t->n_kv_head), "dcp_group", group, "dcp",
-        t->dcp_rank, "shards", range(t->shard_cut[t->dcp_rank], t->shard_cut[t->dcp_rank + 1]),
-        "threads", r->n_thread, "memory", memory_items(&r->memory), "memory_bytes",
+        "kv_heads", range(t->kv_head0, t->kv_head0 + t->n_kv_head), "experts",
+        range(r->expert0, r->expert0 + r->n_expert), "dcp_group", group, "dcp", t->dcp_rank,
+        "shards", range(t->shard_cut[t->dcp_rank], t->shard_cut[t->dcp_rank + 1]), "threads",
+        r->n_thread, "memory", memory_items(&r->memory), "memory_bytes",
         (json_int_t)r->memory.bytes, "kernel_scratch_bytes", (json_int_t)r->scratch_bytes,
         "host_bytes", (json_int_t)r->host_bytes, "tokens", r->n_tok, "rows", rank_rows(r), "sent",
         moves(r->sent), "received", moves(r->received));
@@ -124,11 +126,12 @@ json_t *plan_make_json(const explain *e, const char *model) {
         json_array_append_new(requests, request_json(e, &e->request[i]));
     return json_pack(
         "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:{s:i, s:i, s:I, s:i, s:o}, "
-        "s:i, s:o, s:o, s:o}",
+        "s:b, s:i, s:o, s:o, s:o}",
         "model", cli_json_text(model, strlen(model)), "identity", s->identity, "isa", s->k->isa,
         "tp", s->sizes.tp, "pcp", s->sizes.pcp, "dcp", s->sizes.dcp, "world", s->world, "threads",
         s->p.n_thread, "layers", e->desc->config.n_layer, "memory", memory_json(e), "cache",
         "page_tokens", s->caps.page_tokens, "pages_per_rank", s->p.kv_pages, "group_tokens",
         (json_int_t)e->cache_tokens, "longest_request", e->longest, "groups", groups_json(e),
-        "step_tokens", e->n_tok, "work", work_json(&e->work), "requests", requests, "ranks", ranks);
+        "expert_parallel", s->p.expert_parallel, "step_tokens", e->n_tok, "work",
+        work_json(&e->work), "requests", requests, "ranks", ranks);
 }

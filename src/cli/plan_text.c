@@ -94,9 +94,18 @@ static void print_head(const printer *p, const char *model) {
             s->p.n_thread == 1 ? "" : "s");
 }
 
+static void print_experts(const printer *p, const explain_rank *r) {
+    char text[NAME_BYTES] = "none";
+    if (r->n_expert > 0)
+        snprintf(text, sizeof text, "%d-%d", r->expert0, r->expert0 + r->n_expert - 1);
+    fprintf(p->f, "%8s ", text);
+}
+
 static void print_ranks(const printer *p) {
     title(p, "Ranks");
-    fprintf(p->f, "  rank  PCP   TP  threads    heads  KV heads   shards  DCP rank  DCP group\n");
+    bool whole = p->e->setup.p.expert_parallel;
+    fprintf(p->f, "  rank  PCP   TP  threads    heads  KV heads  %s shards  DCP rank  DCP group\n",
+            whole ? " experts " : "");
     for (int32_t i = 0; i < p->e->setup.world; i++) {
         const explain_rank *r = &p->e->rank[i];
         const topo *t = &r->topo;
@@ -105,8 +114,10 @@ static void print_ranks(const printer *p) {
         snprintf(kv, sizeof kv, "%d-%d", t->kv_head0, t->kv_head0 + t->n_kv_head - 1);
         snprintf(shards, sizeof shards, "%d-%d", t->shard_cut[t->dcp_rank],
                  t->shard_cut[t->dcp_rank + 1] - 1);
-        fprintf(p->f, "  %4d %4d %4d %8d %8s %9s %8s %9d  ", i, t->c, t->t, r->n_thread, heads, kv,
-                shards, t->dcp_rank);
+        fprintf(p->f, "  %4d %4d %4d %8d %8s %9s ", i, t->c, t->t, r->n_thread, heads, kv);
+        if (whole)
+            print_experts(p, r);
+        fprintf(p->f, "%8s %9d  ", shards, t->dcp_rank);
         for (int32_t m = 0; m < t->sizes.dcp; m++)
             fprintf(p->f, "%s%d", m ? " " : "", t->group_list[COMM_DCP][m]);
         fputc('\n', p->f);
@@ -353,6 +364,8 @@ static void print_moves(const printer *p) {
         move_line(p, explain_move_text[i], i, i + 1, 1);
     move_line(p, "the step", 0, EXPLAIN_N_MOVE, 1);
     print_by_rank(p, "the step by rank", explain_sent);
+    if (p->e->setup.p.expert_parallel)
+        fputs("  to experts: as if the rows of each rank chose all experts in turn\n", p->f);
 }
 
 /* ---- work ---- */

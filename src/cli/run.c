@@ -114,11 +114,11 @@ static weft_status prompt_make(session *s, weft_error *err) {
     }
     const char *use = chat ? chat : text;
     if (st == WEFT_OK)
-        st = weft_tokenize(s->model, use, bytes, true, NULL, 0, &s->n_id, err);
+        st = weft_tokenize(s->model, use, bytes, WEFT_TEXT_PROMPT, NULL, 0, &s->n_id, err);
     if (st == WEFT_OK && !(s->ids = malloc((s->n_id + 1) * sizeof *s->ids)))
         st = error_set(err, WEFT_ERR_MEMORY, "no memory for %zu tokens", s->n_id);
     if (st == WEFT_OK)
-        st = weft_tokenize(s->model, use, bytes, true, s->ids, s->n_id, &s->n_id, err);
+        st = weft_tokenize(s->model, use, bytes, WEFT_TEXT_PROMPT, s->ids, s->n_id, &s->n_id, err);
     if (st == WEFT_OK && s->n_id > INT32_MAX)
         st = error_set(err, WEFT_ERR_TOO_LONG, "the prompt has %zu tokens", s->n_id);
     free(chat);

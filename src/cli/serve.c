@@ -1,11 +1,15 @@
 /* weft serve: the OpenAI-compatible server. */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "cli/cli.h"
 #include "cli/common.h"
 #include "serve/serve.h"
+
+enum { END_S = 60 }; /* from the end of serving to the end of the program */
 
 typedef struct values {
     cli_model_values model;
@@ -76,7 +80,13 @@ static const option limit_options[] = {
      .type = OPTION_SIZE,
      AT(serve.max_body_bytes),
      .metavar = "BYTES",
-     .help = "size of a request's body at most"},
+     .help = "size of a request's body at most",
+     .zero = "4M and 64 for each token of the model's length"},
+    {.names = "--max-unread",
+     .type = OPTION_SIZE,
+     AT(serve.max_unread_bytes),
+     .metavar = "BYTES",
+     .help = "of a stream that wait for a slow client; more, and the stream is broken off"},
     {.names = "--read-timeout",
      .type = OPTION_INT,
      AT(serve.read_s),
@@ -129,6 +139,18 @@ static const option log_options[] = {
     {.names = NULL},
 };
 
+static const option test_options[] = {
+    {.names = "--fault",
+     .type = OPTION_STRING,
+     AT(engine.fault),
+     .metavar = "NAME",
+     .help =
+         "plants a fault in the engine, to see what clients are told; `weft check --fault list` "
+         "names them",
+     .zero = "none"},
+    {.names = NULL},
+};
+
 static const option_section sections[] = {
     {"Model", cli_model_options, offsetof(values, model)},
     {"HTTP", http_options, 0},
@@ -137,6 +159,7 @@ static const option_section sections[] = {
     {"Topology", cli_topology_options, offsetof(values, engine)},
     {"Engine", cli_engine_options, offsetof(values, engine)},
     {"Trace", cli_trace_options, offsetof(values, engine)},
+    {"Test", test_options, 0},
     {NULL, NULL, 0},
 };
 
@@ -202,6 +225,19 @@ static weft_status open_engine(const values *v, session *s, weft_error *err) {
     return st;
 }
 
+static void stuck(int signal_number) {
+    static const char text[] = "weft: error: a rank does not end; given up\n";
+    ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)n, (void)signal_number;
+    _exit(status_exit_code(WEFT_ERR_RANK));
+}
+
+/* The step in flight is waited for, but not for ever: a supervisor wants to start the next one. */
+static void end_within(unsigned seconds) {
+    signal(SIGALRM, stuck);
+    alarm(seconds);
+}
+
 static int run(const void *v_, const option_list *args) {
     (void)args;
     const values *v = v_;
@@ -210,12 +246,15 @@ static int run(const void *v_, const option_list *args) {
     weft_error err = {0};
     log_set_default_level(v->quiet ? LOG_WARN : LOG_INFO);
     log_set_json(v->log_format == 1);
+    log_set_lossy(true);
+    signal(SIGPIPE, SIG_IGN); /* of a closed stderr */
     weft_status st = fill_params(v, &s, &params, &err);
     if (st == WEFT_OK)
         st = open_engine(v, &s, &err);
     if (st == WEFT_OK)
         st = serve_run(&params, s.model, s.engine, &v->engine, &err);
     int rc = st == WEFT_OK ? 0 : cli_fail(&err);
+    end_within(END_S);
     weft_status closed = weft_engine_close(s.engine);
     rc = rc == 0 ? status_exit_code(closed) : rc;
     weft_model_close(s.model);

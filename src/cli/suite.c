@@ -65,7 +65,7 @@ static weft_status prompt_text(suite_request *q, const weft_model *model, const 
                                int32_t max_len, weft_error *err) {
     int32_t ids[2048];
     size_t n = 0;
-    weft_status s = weft_tokenize(model, text, strlen(text), true, ids, 2048, &n, err);
+    weft_status s = weft_tokenize(model, text, strlen(text), WEFT_TEXT_PROMPT, ids, 2048, &n, err);
     if (s != WEFT_OK)
         return s;
     int32_t take = (int32_t)n < max_len ? (int32_t)n : max_len;

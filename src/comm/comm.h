@@ -1,7 +1,7 @@
 /* Transport between ranks: moves bytes, never adds.
  *
  * Every rank of a group must issue the same collectives in the same order; counts come from the
- * step's plan, never from a rank's own state. A backend checks kind, order and counts where it can
+ * step's plan, or have been told by all_to_all_counts, never from a rank's own state. A backend checks kind, order and counts where it can
  * and fails with WEFT_ERR_RANK (all ranks, one reason) instead of hanging; every wait has a
  * deadline. */
 #ifndef WEFT_COMM_COMM_H
@@ -28,6 +28,10 @@ typedef struct comm_vtable {
     weft_status (*all_to_all_v)(comm *c, comm_group g, kern_mem send, const size_t *send_bytes,
                                 const size_t *send_at, kern_mem recv, const size_t *recv_bytes,
                                 const size_t *recv_at);
+    /* n numbers from every member to every member: send[m * n ..] goes to member m, recv[m * n ..]
+     * comes from it. For counts of what follows. Host memory, [group size * n] each. */
+    weft_status (*all_to_all_counts)(comm *c, comm_group g, int32_t n, const int32_t *send,
+                                     int32_t *recv);
     /* Ends every wait on every rank, now and later, with WEFT_ERR_RANK and this reason; the first
      * reason stays. */
     void (*abort)(comm *c, weft_status why, const char *reason);

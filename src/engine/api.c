@@ -71,12 +71,15 @@ void weft_model_get_info(const weft_model *m, weft_model_info *out) {
     *out = m->info;
 }
 
-weft_status weft_tokenize(const weft_model *m, const char *text, size_t text_bytes, bool special,
-                          int32_t *ids, size_t cap, size_t *n, weft_error *err) {
+weft_status weft_tokenize(const weft_model *m, const char *text, size_t text_bytes,
+                          weft_text_kind kind, int32_t *ids, size_t cap, size_t *n,
+                          weft_error *err) {
     int32_t *got = NULL;
     size_t n_got = 0;
-    weft_status s = special ? tok_encode_prompt(m->tok, text, text_bytes, &got, &n_got, err)
-                            : tok_encode(m->tok, text, text_bytes, false, &got, &n_got, err);
+    weft_status s =
+        kind == WEFT_TEXT_PROMPT
+            ? tok_encode_prompt(m->tok, text, text_bytes, &got, &n_got, err)
+            : tok_encode(m->tok, text, text_bytes, kind == WEFT_TEXT_SPECIAL, &got, &n_got, err);
     if (s != WEFT_OK)
         return s;
     for (size_t i = 0; i < n_got && i < cap; i++)

@@ -96,7 +96,7 @@ typedef struct front {
     int32_t n_group, n_pool;
     pthread_mutex_t lock;
     pthread_cond_t work, ready; /* for rank 0; for the client */
-    bool stop, failed, any_cancel, any_taken;
+    bool stop, failed, any_cancel;
     weft_error why;                          /* when failed */
     front_request *live;                     /* list of all, newest first */
     sched_request *incoming, *incoming_last; /* submitted, not yet seen by rank 0 */

@@ -21,6 +21,7 @@ const char *const explain_move_text[EXPLAIN_N_MOVE] = {EXPLAIN_MOVE_TABLE(TEXT)}
     X(reduce_norm)                                                                                 \
     X(softcap)                                                                                     \
     X(route)                                                                                       \
+    X(arrive)                                                                                      \
     X(moe_sum)                                                                                     \
     X(pick)                                                                                        \
     X(qk_rope)                                                                                     \
@@ -74,11 +75,35 @@ static void dry_experts(kern_dev *dev, const kern_experts *p) {
     }
 }
 
+/* Rows and slots of n_row rows at the experts [lo, hi): slots 0, 1, .. go to experts 0, 1, .. n_expert - 1, 0,
+ * .., those of a row to different ones. */
+static void spread_slots(int32_t lo, int32_t hi, int32_t n_expert, int32_t n_row, int32_t n_used,
+                         int32_t *count) {
+    count[0] = count[1] = 0;
+    for (int32_t i = 0; i < n_row; i++) {
+        int32_t n = 0;
+        for (int32_t k = 0; k < n_used; k++) {
+            int32_t e = (int32_t)(((int64_t)i * n_used + k) % n_expert);
+            n += e >= lo && e < hi;
+        }
+        count[0] += n > 0;
+        count[1] += n;
+    }
+}
+
+static void dry_dispatch(kern_dev *dev, const kern_dispatch *p) {
+    (void)dev;
+    for (int32_t m = 0; m < p->n_rank; m++)
+        spread_slots(p->cut[m], p->cut[m + 1], p->cut[p->n_rank], p->n_row, p->n_used,
+                     p->count + 2 * m);
+}
+
 static kern_table dry_table(const kern_table *k) {
     kern_table dry = *k;
     dry.linear = dry_linear;
     dry.swiglu = dry_swiglu;
     dry.experts = dry_experts;
+    dry.dispatch = dry_dispatch;
 #define DRY_SET(op) dry.op = dry_##op;
     DRY_OPERATIONS(DRY_SET)
 #undef DRY_SET
@@ -90,7 +115,12 @@ static kern_table dry_table(const kern_table *k) {
 typedef struct dry_comm {
     comm base;
     explain_rank *rank;
+    const explain *e;
+    const int32_t *tok_n; /* [pcp] rows of the step */
     bool states_next; /* the DCP group's all-to-all after a gather of queries brings states home */
+    /* Experts' exchanges of the world so far in this layer: rows, slots, outputs; then the TP group
+     * gathers sums. */
+    int32_t n_world;
 } dry_comm;
 
 static weft_status dry_gather(comm *c, comm_group g, kern_mem recv, const size_t *bytes,
@@ -98,10 +128,12 @@ static weft_status dry_gather(comm *c, comm_group g, kern_mem recv, const size_t
     (void)recv;
     (void)at;
     dry_comm *d = (dry_comm *)c;
-    explain_move move = g == COMM_DCP  ? EXPLAIN_QUERIES
-                        : g == COMM_TP ? EXPLAIN_NODES
-                                       : EXPLAIN_RESULTS;
+    explain_move move = g == COMM_DCP                     ? EXPLAIN_QUERIES
+                        : g == COMM_TP && d->n_world == 3 ? EXPLAIN_EXPERT_SUMS
+                        : g == COMM_TP                    ? EXPLAIN_NODES
+                                                          : EXPLAIN_RESULTS;
     d->states_next = g == COMM_DCP;
+    d->n_world = 0;
     for (int32_t m = 0; m < c->size[g]; m++) {
         if (m == c->index[g])
             d->rank->sent[move] += (int64_t)bytes[m] * (c->size[g] - 1);
@@ -119,7 +151,11 @@ static weft_status dry_to_all(comm *c, comm_group g, kern_mem send, const size_t
     (void)recv;
     (void)recv_at;
     dry_comm *d = (dry_comm *)c;
-    explain_move move = g == COMM_PCP    ? EXPLAIN_DELIVER
+    if (g == COMM_WORLD)
+        d->n_world++;
+    explain_move move = g == COMM_WORLD
+                            ? d->n_world < 3 ? EXPLAIN_EXPERT_ROWS : EXPLAIN_EXPERT_OUTPUTS
+                        : g == COMM_PCP  ? EXPLAIN_DELIVER
                         : d->states_next ? EXPLAIN_STATES
                                          : EXPLAIN_PAGES;
     d->states_next = false;
@@ -132,11 +168,32 @@ static weft_status dry_to_all(comm *c, comm_group g, kern_mem send, const size_t
     return WEFT_OK;
 }
 
-static const comm_vtable dry_vtable = {.all_gather_v = dry_gather, .all_to_all_v = dry_to_all};
+/* What the others send to the experts of this rank. */
+static weft_status dry_counts(comm *c, comm_group g, int32_t n, const int32_t *send,
+                              int32_t *recv) {
+    (void)send;
+    dry_comm *d = (dry_comm *)c;
+    const model_moe *moe = &d->e->desc->config.moe;
+    int32_t tp = d->rank->topo.sizes.tp, lo = d->rank->expert0;
+    for (int32_t m = 0; m < c->size[g]; m++) {
+        int32_t rows = d->tok_n[m / tp], t = m % tp;
+        spread_slots(lo, lo + d->rank->n_expert, moe->n_expert,
+                     model_share(rows, tp, t + 1) - model_share(rows, tp, t), moe->n_used,
+                     recv + m * n);
+    }
+    int64_t bytes = (int64_t)(c->size[g] - 1) * n * (int64_t)sizeof *recv;
+    d->rank->sent[EXPLAIN_EXPERT_ROWS] += bytes;
+    d->rank->received[EXPLAIN_EXPERT_ROWS] += bytes;
+    return WEFT_OK;
+}
 
-static void dry_comm_init(dry_comm *d, explain_rank *r) {
+static const comm_vtable dry_vtable = {
+    .all_gather_v = dry_gather, .all_to_all_v = dry_to_all, .all_to_all_counts = dry_counts};
+
+static void dry_comm_init(dry_comm *d, const explain *e, explain_rank *r) {
     *d = (dry_comm){.base = {.v = &dry_vtable, .world = r->topo.world, .rank = r->topo.rank},
-                    .rank = r};
+                    .rank = r,
+                    .e = e};
     memcpy(d->base.size, r->topo.members.size, sizeof d->base.size);
     memcpy(d->base.index, r->topo.members.index, sizeof d->base.index);
 }
@@ -352,7 +409,11 @@ static weft_status rank_make(explain *e, const model_weights *w, const step *st,
     batch_local local;
     topo_init(&s->model, s->sizes, i, &r->topo);
     r->n_thread = engine_setup_threads(s, i);
-    dry_comm_init(&dry, r);
+    if (s->p.expert_parallel) {
+        r->expert0 = topo_expert_cut(e->desc->config.moe.n_expert, s->world, i);
+        r->n_expert = topo_expert_cut(e->desc->config.moe.n_expert, s->world, i + 1) - r->expert0;
+    }
+    dry_comm_init(&dry, e, r);
     dry_dev dev = {s->k, &e->work};
     weft_status status = batch_builder_open(&r->topo, &s->caps, &builder, err);
     if (status != WEFT_OK)
@@ -363,11 +424,13 @@ static weft_status rank_make(explain *e, const model_weights *w, const step *st,
                            .builder = builder,
                            .kv_type = s->kv_type,
                            .kv_pages = s->kv_pages,
-                           .round_pages = s->caps.round_pages};
+                           .round_pages = s->caps.round_pages,
+                           .expert_parallel = s->p.expert_parallel};
     status = model_rank_open(w, &ms, &r->memory, &m, err);
     if (status == WEFT_OK) {
         rank_memory(e, r, builder);
         batch_build(builder, &st->global, &local);
+        dry.tok_n = local.tok_n;
         status = rank_rows(e, r, &local, err);
     }
     if (status == WEFT_OK)

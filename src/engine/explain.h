@@ -1,7 +1,8 @@
 /* What an engine of a set-up would be, and what it would do in one step, without packing a
  * weight or starting a rank. Nothing is worked out a second time here: memory comes from the
  * same planning calls, the step from the same batch builder, and the bytes between ranks from
- * running the layer program with kernels and a transport that only count. */
+ * running the layer program with kernels and a transport that only count. Which experts a token
+ * goes to is not known: where whole experts are on ranks, each rank's rows choose all in turn. */
 #ifndef WEFT_ENGINE_EXPLAIN_H
 #define WEFT_ENGINE_EXPLAIN_H
 
@@ -19,6 +20,9 @@
     X(STATES, "states", "pass-Q: partial states back")                                             \
     X(PAGES, "pages", "pass-KV: pages to the queries")                                             \
     X(NODES, "leaf_nodes", "leaf nodes over TP")                                                   \
+    X(EXPERT_ROWS, "expert_rows", "rows and slots to whole experts")                               \
+    X(EXPERT_OUTPUTS, "expert_outputs", "their outputs back")                                      \
+    X(EXPERT_SUMS, "expert_sums", "sums of experts over TP")                                       \
     X(LOGITS, "logits", "logits over TP")                                                          \
     X(RESULTS, "results", "results to all ranks")
 typedef enum explain_move {
@@ -53,7 +57,8 @@ typedef struct explain_rank {
     size_t scratch_bytes; /* of the kernels' threads */
     size_t host_bytes;    /* plan, results and logits on the host */
     int32_t n_tok, n_row;
-    batch_row *row; /* [n_row]; req counts the requests that run */
+    batch_row *row;            /* [n_row]; req counts the requests that run */
+    int32_t expert0, n_expert; /* whole experts; none where experts are split over TP */
     /* Over the whole step, to and from other ranks. */
     int64_t sent[EXPLAIN_N_MOVE], received[EXPLAIN_N_MOVE];
 } explain_rank;

@@ -57,6 +57,7 @@ static weft_status plan_memory(engine_rank *r, weft_error *err) {
                            .kv_type = s->kv_type,
                            .kv_pages = s->kv_pages,
                            .round_pages = s->caps.round_pages,
+                           .expert_parallel = s->p.expert_parallel,
                            .fault = engine_fault_attn(e->fault, r->rank)};
     weft_status st = model_rank_open(e->weights, &ms, &r->memory, &r->model, err);
     if (st != WEFT_OK)

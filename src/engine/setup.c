@@ -180,6 +180,19 @@ static void identity_write(engine_setup *s) {
              f->kv_shards, leaves, kv[s->p.kv_dtype]);
 }
 
+/* The bytes do not depend on who has the experts, nor does the identity: it is written before. */
+static weft_status experts_check(const model_desc *d, engine_setup *s, weft_error *err) {
+    if (!s->p.expert_parallel)
+        return WEFT_OK;
+    if (d->config.moe.n_expert == 0)
+        return error_set(
+            err, WEFT_ERR_SETUP,
+            "--expert-parallel: the model has no experts (architecture %.40s); leave it out",
+            d->config.architecture);
+    model_topo_whole(d, &s->k->profile, &s->model);
+    return WEFT_OK;
+}
+
 weft_status engine_setup_make(const model_desc *d, const weft_engine_params *params,
                               engine_setup *out, weft_error *err) {
     const model_config *cfg = &d->config;
@@ -190,7 +203,10 @@ weft_status engine_setup_make(const model_desc *d, const weft_engine_params *par
     if (st != WEFT_OK)
         return st;
     model_topo(d, &s.k->profile, &s.model);
-    st = topo_check(&s.model, s.sizes, err);
+    identity_write(&s);
+    st = experts_check(d, &s, err);
+    if (st == WEFT_OK)
+        st = topo_check(&s.model, s.sizes, err);
     if (st != WEFT_OK)
         return st;
     static const kern_kv_type kv[] = {KERN_KV_F16, KERN_KV_F32, KERN_KV_BF16};
@@ -213,7 +229,6 @@ weft_status engine_setup_make(const model_desc *d, const weft_engine_params *par
     st = pages_choose(d, &s, err);
     if (st != WEFT_OK)
         return st;
-    identity_write(&s);
     *out = s;
     return WEFT_OK;
 }

@@ -29,6 +29,7 @@ void call_free(http_call *call) {
     if (call->next != NULL) {
         call->next->prev = call->prev;
     }
+    call->s->bodies_bytes -= call->request.n_body;
     parse_free(&call->request);
     if (call->fields != NULL) {
         evbuffer_free(call->fields);
@@ -57,6 +58,7 @@ const char *http_peer(const http_call *c) {
 char *http_take_body(http_call *c, size_t *n) {
     char *body = c->request.body;
     *n = c->request.n_body;
+    c->s->bodies_bytes -= *n;
     c->request.body = NULL;
     c->request.n_body = 0;
     return body != NULL ? body : calloc(1, 1);

@@ -1,9 +1,11 @@
 /* Connections: reading, writing, deadlines, and seeing that a client has gone. */
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -102,6 +104,18 @@ static ssize_t write_some(conn *c) {
     return sent;
 }
 
+/* The kernel asks for more only when it has sent half of UNSENT_BYTES: a slow client's progress is
+ * seen in what it has not acknowledged. */
+static int unacknowledged(const conn *c) {
+    int n = 0;
+    return ioctl(c->fd, SIOCOUTQ, &n) == 0 ? n : 0;
+}
+
+static void await_progress(conn *c) {
+    c->unacknowledged = unacknowledged(c);
+    event_add(&c->timer, c->s->write_tv);
+}
+
 /* Writes what the client takes, and watches that it takes something. False: it takes nothing ever
  * again. */
 static bool flush(conn *c) {
@@ -122,7 +136,7 @@ static bool flush(conn *c) {
     if (evbuffer_get_length(c->out) == 0) {
         event_del(&c->timer);
     } else if (progress || !event_pending(&c->timer, EV_TIMEOUT, NULL)) {
-        event_add(&c->timer, c->s->write_tv);
+        await_progress(c);
     }
     return true;
 }
@@ -185,6 +199,15 @@ static void follow_parse(conn *c) {
     }
 }
 
+/* Into scratch; 0 at the client's end, -1 with errno. */
+static ssize_t receive(conn *c) {
+    ssize_t n;
+    do {
+        n = recv(c->fd, c->s->scratch, HTTP_READ_BYTES, 0);
+    } while (n < 0 && errno == EINTR);
+    return n;
+}
+
 /* The next bytes of the client: those kept, else from the kernel into scratch. 0: none for now; -1:
  * it has ended. */
 static ssize_t next_bytes(conn *c, const char **data) {
@@ -194,9 +217,12 @@ static ssize_t next_bytes(conn *c, const char **data) {
         *data = piece.iov_base;
         return (ssize_t)piece.iov_len;
     }
-    ssize_t n = c->readable ? recv(c->fd, c->s->scratch, HTTP_READ_BYTES, 0) : 0;
-    if (!c->readable || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) {
-        c->readable = n < 0 && errno == EINTR;
+    if (!c->readable) {
+        return 0;
+    }
+    ssize_t n = receive(c);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        c->readable = false;
         return 0;
     }
     if (n <= 0) {
@@ -218,7 +244,13 @@ static void take_bytes(conn *c, const char *data, size_t n) {
         c->state = CONN_READING;
         event_add(&c->timer, c->s->read_tv);
     }
-    size_t used = parse_feed(&c->call->request, data, n);
+    size_t before = c->call->request.n_body, used = parse_feed(&c->call->request, data, n);
+    c->s->bodies_bytes += c->call->request.n_body - before;
+    if (c->s->bodies_bytes > c->s->p.max_bodies_bytes) {
+        c->readable = true;
+        call_refuse(c, 503, "the server has no memory for this request now; try again");
+        return;
+    }
     if (data != c->s->scratch) {
         evbuffer_drain(c->ahead, used);
     } else if (used < n && evbuffer_add(c->ahead, data + used, n - used) != 0) {
@@ -241,7 +273,7 @@ static void read_request(conn *c) {
         }
         take_bytes(c, data, (size_t)n);
         if (c->broken) {
-            conn_free(c);
+            end_gone(c);
             return;
         }
         if (c->state != CONN_READING) {
@@ -255,12 +287,12 @@ static void read_request(conn *c) {
 
 static void drop_bytes(conn *c) {
     for (int i = 0; i < DROPS_PER_TURN && c->readable; i++) {
-        ssize_t n = recv(c->fd, c->s->scratch, HTTP_READ_BYTES, 0);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+        ssize_t n = receive(c);
+        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) {
             conn_free(c);
             return;
         }
-        c->readable = n > 0 || errno == EINTR;
+        c->readable = n > 0;
     }
     if (c->readable) {
         wake_next_turn(c);
@@ -336,12 +368,14 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg) {
     if (c->state == CONN_READING) {
         c->readable = true;
         call_refuse(c, 408, "the request did not come to its end in time");
-    } else if (c->state == CONN_CALL || c->state == CONN_FLUSH) {
+    } else if (c->state != CONN_CALL && c->state != CONN_FLUSH) {
+        conn_free(c);
+    } else if (unacknowledged(c) < c->unacknowledged) {
+        await_progress(c);
+    } else {
         /* what the kernel holds is not worth keeping either */
         setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
         end_gone(c);
-    } else {
-        conn_free(c);
     }
 }
 

@@ -22,6 +22,7 @@ typedef struct http_params {
     const char *host; /* name or address */
     int32_t port;     /* 0: a free one */
     size_t max_header_bytes, max_body_bytes;
+    size_t max_bodies_bytes; /* of all requests that are being received; beyond it: 503 */
     int32_t max_connections; /* beyond it they wait in the kernel's queue */
     int32_t read_s;          /* from the first byte of a request to its last */
     int32_t idle_s;          /* of a connection without a request */

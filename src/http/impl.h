@@ -4,8 +4,8 @@
  * sends ahead waits, in `ahead` and in the kernel; so nobody fills memory while a reply is made.
  * Its socket is watched once, edge-triggered: `readable` and `fin` remember what was seen.
  *
- * A connection is freed only from its own events, from http_drain (IDLE ones) and http_close; never
- * inside a call of the application on it. */
+ * A connection is freed only from its own events and from http_close; never inside a function that
+ * the application calls. */
 #ifndef WEFT_HTTP_IMPL_H
 #define WEFT_HTTP_IMPL_H
 
@@ -34,11 +34,12 @@ typedef struct conn {
     struct conn *prev, *next;
     int fd;
     conn_state state;
-    bool readable; /* the kernel may hold bytes or the end */
-    bool fin;      /* the client has shut down its sending side, or closed */
-    bool close;    /* after this reply */
-    bool broken;   /* no memory for a part of the reply: it cannot be completed */
-    bool look;     /* something happened to the socket during a call */
+    bool readable;      /* the kernel may hold bytes or the end */
+    bool fin;           /* the client has shut down its sending side, or closed */
+    bool close;         /* after this reply */
+    bool broken;        /* no memory for a part of the reply: it cannot be completed */
+    bool look;          /* something happened to the socket during a call */
+    int unacknowledged; /* bytes, when the deadline for writing was set */
     struct event io, again, timer, probe;
     struct evbuffer *ahead, *out;
     http_call *call; /* READING and CALL */
@@ -84,6 +85,7 @@ struct http_server {
     http_call *calls;
     http_timer *timers;
     int32_t n_conn;
+    size_t bodies_bytes;  /* in all calls */
     pthread_mutex_t lock; /* of posts */
     post *posts, **last_post;
     int wake_fd;

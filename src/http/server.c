@@ -7,6 +7,8 @@
 
 #include "http/impl.h"
 
+enum { LINGER_S = 5 }; /* for a client that is still sending when it has its reply */
+
 /* ---- posts ---- */
 
 weft_status http_post(http_server *s, void (*fn)(void *arg), void *arg) {
@@ -135,6 +137,7 @@ static weft_status fill(http_server *s, const http_params *p, weft_error *err) {
     struct event_config *config = event_config_new();
     if (config != NULL) {
         event_config_set_flag(config, EVENT_BASE_FLAG_NOLOCK); /* only posts cross threads */
+        event_config_require_features(config, EV_FEATURE_ET | EV_FEATURE_EARLY_CLOSE);
         s->base = event_base_new_with_config(config);
         event_config_free(config);
     }
@@ -145,7 +148,7 @@ static weft_status fill(http_server *s, const http_params *p, weft_error *err) {
     s->read_tv = common_timeout(s, p->read_s);
     s->idle_tv = common_timeout(s, p->idle_s);
     s->write_tv = common_timeout(s, p->write_s);
-    s->linger_tv = common_timeout(s, 1);
+    s->linger_tv = common_timeout(s, LINGER_S);
     s->posted = event_new(s->base, s->wake_fd, EV_READ | EV_PERSIST, on_posted, s);
     if (s->read_tv == NULL || s->idle_tv == NULL || s->write_tv == NULL || s->linger_tv == NULL ||
         s->posted == NULL || event_add(s->posted, NULL) != 0) {

@@ -199,9 +199,10 @@ typedef struct kern_route {
  * by itself (panels are not shared): expert e lies at data + e * packed_bytes(type, n_out, n_in).
  * gate and up may differ in type from down, and from each other when x has both forms. */
 typedef struct kern_experts {
-    kern_act x; /* [n_row] rows, k = hidden */
+    kern_act x; /* [n_row] rows, or those that x_row names; k = hidden */
     int32_t n_row, n_expert, n_used;
     kern_mem expert; /* i32 [n_row][n_used], as kern_route gave them */
+    kern_mem x_row;  /* i32 [n_row]: the row of x that row i of the slots reads; 0: row i */
     /* [ffn][hidden] twice, [hidden][ffn]; ffn of the whole model */
     const kern_weight *gate, *up, *down;
     kern_mem gate_bias, up_bias; /* f32 [n_expert][ffn] or 0 */
@@ -218,15 +219,38 @@ typedef struct kern_experts {
     size_t node_bytes;
 } kern_experts;
 
+/* Slots of rows whose experts belong to ranks, rank m having [cut[m], cut[m + 1]): what goes where.
+ * A row goes once to each rank that has one of its experts, the slots that it has there with it; rank
+ * after rank, rows ascending, slots of a row ascending. */
+typedef struct kern_dispatch {
+    int32_t n_row, n_used, n_rank;
+    const int32_t *cut; /* [n_rank + 1], ascending from 0 to n_expert */
+    kern_mem expert;    /* i32 [n_row][n_used], as kern_route gave them */
+    kern_mem row;       /* out: i32 [n_row * min(n_used, n_rank)] the rows that go, in order */
+    /* out: i32 [n_row * n_used] each. The slots that go, in order: 2 * (expert - cut[m]), + 1 at the
+     * first of a row; and where slot i of the rows (row * n_used + its number) stands among them. */
+    kern_mem slot, place;
+    int32_t *count; /* out: [n_rank][2] rows and slots for each rank; host memory, after drain */
+} kern_dispatch;
+
+/* Slots as kern_dispatch wrote them, of several senders one behind the other, whose rows lie in the
+ * same order: the expert, counted from the rank's first, and the row. */
+typedef struct kern_arrive {
+    int32_t n_slot;
+    kern_mem slot;        /* i32 [n_slot] */
+    kern_mem expert, row; /* out: i32 [n_slot] */
+} kern_arrive;
+
 /* y[r] = chain over the slots of the row, ascending, of fma(weight, t, y) from +0, t = the tree
  * over the slot's nodes (node k of slot i at nodes + node_off[k] + i * hidden * 4) +
  * down_bias[expert]; then, with shared experts, y[r] + the tree over shared nodes (at shared_nodes
- * + shared_off[k] + r * hidden * 4). */
+ * + shared_off[k] + r * hidden * 4). With `place` slot i's nodes stand at place[i] instead of i. */
 typedef struct kern_moe_sum {
     int32_t n_row, n_used, hidden;
     const tree_prog *tree;
     kern_mem nodes;
     const size_t *node_off;       /* [tree->n_push] */
+    kern_mem place;               /* i32 [n_row * n_used], as kern_dispatch gave it, or 0 */
     kern_mem expert, weight;      /* as kern_route gave them */
     kern_mem down_bias;           /* f32 [n_expert][hidden] or 0 */
     const tree_prog *shared_tree; /* NULL: none */
@@ -407,6 +431,8 @@ typedef struct kern_table {
     void (*softcap)(kern_dev *dev, const kern_softcap *p);
     void (*route)(kern_dev *dev, const kern_route *p);
     void (*experts)(kern_dev *dev, const kern_experts *p);
+    void (*dispatch)(kern_dev *dev, const kern_dispatch *p);
+    void (*arrive)(kern_dev *dev, const kern_arrive *p);
     void (*moe_sum)(kern_dev *dev, const kern_moe_sum *p);
     void (*pick)(kern_dev *dev, const kern_pick *p);
     void (*qk_rope)(kern_dev *dev, const kern_qk_rope *p);

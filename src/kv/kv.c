@@ -218,6 +218,23 @@ static void idle_remove(pools *g, int32_t r, int32_t number) {
     l->n_idle--;
 }
 
+/* An idle page that is published no longer. */
+static void unpublish(pools *g, int32_t number) {
+    idle_remove(g, number / g->n_page, number);
+    kv_index_remove(&g->index, g->page[number].name);
+    g->page[number].published = false;
+}
+
+static void free_add(pools *g, int32_t number) {
+    int32_t r = number / g->n_page;
+    g->free[(int64_t)r * g->n_page + g->pool[r].n_free++] = number - r * g->n_page;
+}
+
+static void free_idle(pools *g, int32_t number) {
+    unpublish(g, number);
+    free_add(g, number);
+}
+
 /* A page of pool r for one table; there is one. */
 static int32_t take_page(pools *g, int32_t r) {
     pool_state *l = &g->pool[r];
@@ -226,9 +243,7 @@ static int32_t take_page(pools *g, int32_t r) {
         number = r * g->n_page + g->free[(int64_t)r * g->n_page + --l->n_free];
     } else {
         assert(number >= 0);
-        idle_remove(g, r, number);
-        kv_index_remove(&g->index, g->page[number].name);
-        g->page[number].published = false;
+        unpublish(g, number);
     }
     assert(g->page[number].n_table == 0);
     g->page[number].n_table = 1;
@@ -247,7 +262,7 @@ static void give_back(kv_pools *p, int32_t group, int32_t logical, int32_t in_po
     if (n->published)
         idle_add(g, r, number);
     else
-        g->free[(int64_t)r * g->n_page + g->pool[r].n_free++] = in_pool;
+        free_add(g, number);
 }
 
 /* ---- tables ---- */
@@ -400,8 +415,11 @@ void kv_publish(kv_pools *p, const kv_table *t, int32_t logical, const kv_name *
         assert(logical >= t->first[group] && logical < t->n_page[group]);
         int32_t number = p->owner[logical % p->kv_shards] * g->n_page + t->page[group][logical];
         page_state *n = &g->page[number];
-        if (n->published || kv_index_find(&g->index, name[logical + 1]) >= 0)
+        int32_t twin = kv_index_find(&g->index, name[logical + 1]);
+        if (n->published || (twin >= 0 && g->page[twin].n_table > 0))
             continue;
+        if (twin >= 0)
+            free_idle(g, twin);
         n->published = true;
         n->name = name[logical + 1];
         n->before = name[logical];

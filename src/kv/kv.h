@@ -69,7 +69,8 @@ kv_name kv_name_next(kv_name before, const int32_t *token, int32_t page_tokens);
 int32_t kv_find(kv_pools *p, kv_table *t, const kv_name *name, const int32_t *token,
                 int32_t n_page);
 /* Publishes a page that the table holds in each group; name: [logical + 2] from the root on, token:
- * the page's. Where another page has the name already it stays as it is. */
+ * the page's. Where another page has the name already, that one keeps it if tables hold it, and is
+ * free again if none does. */
 void kv_publish(kv_pools *p, const kv_table *t, int32_t logical, const kv_name *name,
                 const int32_t *token);
 

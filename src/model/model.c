@@ -306,13 +306,15 @@ static void topo_mla(const model_desc *d, const kern_profile *p, topo_model *out
     add_once(out->width_more, n * m->latent);
 }
 
-void model_topo(const model_desc *d, const kern_profile *p, topo_model *out) {
+/* ffn: of the dense MLPs, 0: there are none; rows: the row-parallel matrices that tp cuts. */
+static void topo_fill(const model_desc *d, const kern_profile *p, int32_t ffn,
+                      const model_role *rows, size_t n_role, topo_model *out) {
     const model_config *c = &d->config;
     const model_layer *first = &d->layer[0];
     *out = (topo_model){.n_head = first->n_head,
                         .n_kv_head = first->n_kv_head,
                         .head_dim = first->head_dim,
-                        .ffn = c->ffn,
+                        .ffn = ffn,
                         .hidden = c->hidden,
                         .n_vocab = c->n_vocab,
                         .kv_shards = p->kv_shards,
@@ -322,22 +324,34 @@ void model_topo(const model_desc *d, const kern_profile *p, topo_model *out) {
         topo_mla(d, p, out);
     out->leaves_o =
         topo_leaves(first->n_kv_head, first->m[MODEL_O].n_in, p->max_leaves, p->leaf_multiple);
-    out->leaves_down = topo_leaves(first->n_kv_head, c->ffn, p->max_leaves, p->leaf_multiple);
+    if (ffn > 0)
+        out->leaves_down = topo_leaves(first->n_kv_head, ffn, p->max_leaves, p->leaf_multiple);
     for (int32_t i = 0; i < c->n_layer; i++) {
         const model_layer *l = &d->layer[i];
-        static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_EXPERT_DOWN,
-                                          MODEL_SHARED_DOWN};
-        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        for (size_t k = 0; k < n_role; k++) {
             int32_t n_in = l->m[rows[k]].n_in;
-            if (n_in > 0 && n_in != first->m[MODEL_O].n_in && n_in != c->ffn)
+            if (n_in > 0 && n_in != first->m[MODEL_O].n_in && n_in != ffn)
                 add_once(out->leaves_more,
                          topo_leaves(first->n_kv_head, n_in, p->max_leaves, p->leaf_multiple));
-            if (n_in > 0 && n_in != c->ffn && rows[k] != MODEL_O)
+            if (n_in > 0 && n_in != ffn && rows[k] != MODEL_O)
                 add_once(out->width_more, n_in);
         }
         if (!l->latent && l->head_dim != first->head_dim)
             add_once(out->width_more, l->n_kv_head * l->head_dim);
     }
+}
+
+void model_topo(const model_desc *d, const kern_profile *p, topo_model *out) {
+    static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_EXPERT_DOWN, MODEL_SHARED_DOWN};
+    topo_fill(d, p, d->config.ffn, rows, sizeof rows / sizeof *rows, out);
+}
+
+void model_topo_whole(const model_desc *d, const kern_profile *p, topo_model *out) {
+    static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_SHARED_DOWN};
+    int32_t ffn = 0;
+    for (int32_t i = 0; i < d->config.n_layer; i++)
+        ffn = d->layer[i].m[MODEL_DOWN].n_in > 0 ? d->config.ffn : ffn;
+    topo_fill(d, p, ffn, rows, sizeof rows / sizeof *rows, out);
 }
 
 int32_t model_group_layers(const model_desc *d, int32_t group) {

@@ -63,6 +63,24 @@ typedef struct model_reduce {
     int32_t n_emit[TOPO_MAX_WORLD];
 } model_reduce;
 
+/* Whole experts on the ranks of the world: rank m owns [cut[m], cut[m + 1]). The most that comes are all
+ * rows of a step and of each as many slots as it can have here. */
+typedef struct model_whole {
+    int32_t cut[TOPO_MAX_WORLD + 1];
+    tree_prog tree; /* all leaves of an expert's down */
+    int32_t leaf_in;
+    kern_mem row_out, slot_out, place; /* as kern_dispatch writes them */
+    kern_act rows_out, rows_in;        /* in the forms that experts read */
+    kern_mem slot_in, expert_in, row_in;
+    kern_mem made, back; /* f32 [slot][hidden]: of own experts; of own rows */
+} model_whole;
+
+/* First of n_row rows of a TP group that a member dispatches. */
+static inline int32_t model_share(int32_t n_row, int32_t tp, int32_t member) {
+    return n_row * member / tp;
+}
+
+struct model_step;
 typedef struct model_rank {
     const model_weights *w;
     const kern_table *k;
@@ -87,9 +105,11 @@ typedef struct model_rank {
     kern_mem absorbed;               /* f32 [tok_cap][heads][latent] */
     /* experts */
     kern_mem router, expert, weight, order,
-        moe;         /* logits; slots; their weights; scratch; the sum */
-    kern_act sorted; /* the normed rows, by expert */
-    kern_act slots;  /* [tok_cap * n_used] rows of the experts' inner width */
+        moe;           /* logits; slots; their weights; scratch; the sum */
+    kern_act sorted;   /* the normed rows, by expert */
+    kern_act slots;    /* rows of the experts' inner width */
+    model_whole whole; /* nothing but with --expert-parallel */
+    weft_status (*moe_half)(struct model_rank *r, const struct model_step *s, int32_t layer);
     /* per-layer inputs */
     kern_mem ple, ple_part; /* f32 [tok_cap][n_layer * ple]; projections */
     kern_act ple_gate;      /* [tok_cap] rows of ple */
@@ -104,6 +124,8 @@ typedef struct model_step {
 
 /* Facts for topo_check, from the description and the table's profile alone. */
 void model_topo(const model_desc *d, const kern_profile *p, topo_model *out);
+/* The same where experts are whole: tp does not cut them. */
+void model_topo_whole(const model_desc *d, const kern_profile *p, topo_model *out);
 /* Layers of a group that have a cache, and bytes of one token's K and V in them, `heads` KV heads on
  * the rank. */
 int32_t model_group_layers(const model_desc *d, int32_t group);
@@ -129,6 +151,7 @@ typedef struct model_rank_setup {
     kern_kv_type kv_type;
     const int32_t *kv_pages; /* by group */
     int32_t round_pages;
+    bool expert_parallel;
     attn_fault fault;
 } model_rank_setup;
 /* Adds the rank's cache and buffers to `plan`; the caller commits it before the first forward. */

@@ -30,7 +30,19 @@ typedef struct reduce_end {
 } reduce_end;
 weft_status reduce_layer(model_rank *r, const model_reduce *d, const char *name,
                          const kern_weight *w, kern_act in, int32_t n_row, reduce_end end);
+/* Its first half: own leaves, all members' nodes at r->nodes, off: [d->finish.n_push] where each begins. */
+weft_status reduce_gather(model_rank *r, const model_reduce *d, const char *name,
+                          const kern_weight *w, kern_act in, int32_t n_row, size_t *off);
 /* x += rows that are whole already. */
 void add_rows(model_rank *r, kern_mem rows, int32_t n_row, reduce_end end);
+
+/* rule(gate a, up a) of this rank's columns, for the matrix `down`. */
+kern_act gated(model_rank *r, int32_t n_row, const kern_weight *gate, const kern_weight *up,
+               const model_reduce *down);
+/* What ends the MLP half of layer i. */
+reduce_end mlp_end(const model_rank *r, int32_t i);
+
+/* Experts of n_row rows x, into r->expert and r->weight. */
+void choose_experts(model_rank *r, kern_act x, int32_t n_row, const model_layer_weights *w);
 
 #endif

@@ -76,11 +76,11 @@ static void finish_norm(model_rank *r, const tree_prog *tree, kern_mem nodes, co
                                                   .out = r->hidden});
 }
 
-weft_status reduce_layer(model_rank *r, const model_reduce *d, const char *name,
-                         const kern_weight *w, kern_act in, int32_t n_row, reduce_end end) {
+weft_status reduce_gather(model_rank *r, const model_reduce *d, const char *name,
+                          const kern_weight *w, kern_act in, int32_t n_row, size_t *off) {
     int32_t tp = r->topo->sizes.tp, n = 0;
     size_t node = (size_t)n_row * (size_t)w->n_out * sizeof(float);
-    size_t bytes[TOPO_MAX_WORLD], at[TOPO_MAX_WORLD], off[TREE_MAX_LEAF];
+    size_t bytes[TOPO_MAX_WORLD], at[TOPO_MAX_WORLD];
     for (int32_t m = 0; m < tp; m++) {
         at[m] = (size_t)n * node;
         bytes[m] = (size_t)d->n_emit[m] * node;
@@ -89,7 +89,13 @@ weft_status reduce_layer(model_rank *r, const model_reduce *d, const char *name,
     }
     reduce_own(r, d, name, w, in, n_row, kern_at(r->nodes, at[r->topo->t]));
     trace_phase("gather nodes");
-    weft_status s = r->comm->v->all_gather_v(r->comm, COMM_TP, r->nodes, bytes, at);
+    return r->comm->v->all_gather_v(r->comm, COMM_TP, r->nodes, bytes, at);
+}
+
+weft_status reduce_layer(model_rank *r, const model_reduce *d, const char *name,
+                         const kern_weight *w, kern_act in, int32_t n_row, reduce_end end) {
+    size_t off[TREE_MAX_LEAF];
+    weft_status s = reduce_gather(r, d, name, w, in, n_row, off);
     if (s == WEFT_OK)
         finish_norm(r, &d->finish, r->nodes, off, n_row, end);
     return s;

@@ -1,7 +1,7 @@
 /* A rank's cache, buffers and trees. */
 #include <stdlib.h>
 
-#include "model/model.h"
+#include "model/program.h"
 
 static void reduce_init(model_reduce *d, const topo *t, model_leaves l) {
     int32_t tp = t->sizes.tp, cut[TOPO_MAX_WORLD + 1];
@@ -71,7 +71,13 @@ static size_t nodes_of(const model_rank *r, int32_t leaves) {
     return leaves >= 0 ? (size_t)r->reduce[leaves].finish.n_push : 0;
 }
 
-static widths widths_of(const model_rank *r) {
+/* Experts' nodes are gathered where experts are cut. */
+static size_t moe_nodes_of(const model_rank *r, const model_layer_weights *w, bool whole) {
+    size_t cut = whole ? 0 : nodes_of(r, w->expert_down) * (size_t)r->w->desc->config.moe.n_used;
+    return cut + nodes_of(r, w->shared_down);
+}
+
+static widths widths_of(const model_rank *r, bool whole) {
     const model_config *c = &r->w->desc->config;
     const model_mla *m = &c->mla;
     int32_t tp = r->topo->sizes.tp, hq = r->topo->n_head, hk = r->topo->n_kv_head;
@@ -89,8 +95,7 @@ static widths widths_of(const model_rank *r) {
         raise(&out.inner, w->w[MODEL_DOWN].n_in / tp);
         raise(&out.inner, w->w[MODEL_SHARED_DOWN].n_in / tp);
         size_t nodes = nodes_of(r, w->o), mlp = nodes_of(r, w->down),
-               moe = nodes_of(r, w->expert_down) * (size_t)c->moe.n_used +
-                     nodes_of(r, w->shared_down);
+               moe = moe_nodes_of(r, w, whole);
         nodes = mlp > nodes ? mlp : nodes;
         nodes = moe > nodes ? moe : nodes;
         out.nodes = nodes > out.nodes ? nodes : out.nodes;
@@ -137,21 +142,73 @@ static void mla_add(model_rank *r, kern_memory *plan, widths s) {
     floats_add(plan, "absorbed queries", &r->absorbed, rows, (size_t)s.values);
 }
 
-static void moe_add(model_rank *r, kern_memory *plan) {
+static void ints_add(kern_memory *plan, const char *name, kern_mem *at, size_t n) {
+    kern_memory_add(plan, name, n * sizeof(int32_t), at);
+}
+
+/* What both ways need: `routed` rows are routed here; `slots` slots go through n_expert experts of
+ * inner width ffn. */
+static void moe_add(model_rank *r, kern_memory *plan, size_t routed, size_t slots, int32_t n_expert,
+                    int32_t ffn) {
     const model_config *c = &r->w->desc->config;
-    size_t rows = (size_t)r->tok_cap, slots = rows * (size_t)c->moe.n_used;
-    if (c->moe.n_expert == 0)
-        return;
-    floats_add(plan, "router logits", &r->router, rows, (size_t)c->moe.n_expert);
-    kern_memory_add(plan, "chosen experts", slots * sizeof(int32_t), &r->expert);
-    floats_add(plan, "their weights", &r->weight, slots, 1);
-    kern_memory_add(plan, "order of experts", (slots + (size_t)c->moe.n_expert) * sizeof(int32_t),
-                    &r->order);
+    floats_add(plan, "router logits", &r->router, routed, (size_t)c->moe.n_expert);
+    ints_add(plan, "chosen experts", &r->expert, routed * (size_t)c->moe.n_used);
+    floats_add(plan, "their weights", &r->weight, routed, (size_t)c->moe.n_used);
+    ints_add(plan, "order of experts", &r->order, slots + (size_t)n_expert);
     act_add(plan, "rows by expert", &r->sorted, c->hidden, slots,
             FORM(r->w, MODEL_EXPERT_GATE, MODEL_EXPERT_UP));
-    act_add(plan, "expert rows", &r->slots, c->moe.ffn / r->topo->sizes.tp, slots,
-            FORM(r->w, MODEL_EXPERT_DOWN));
-    floats_add(plan, "experts' sum", &r->moe, rows, (size_t)c->hidden);
+    act_add(plan, "expert rows", &r->slots, ffn, slots, FORM(r->w, MODEL_EXPERT_DOWN));
+    floats_add(plan, "experts' sum", &r->moe, (size_t)r->tok_cap, (size_t)c->hidden);
+}
+
+static void moe_cut_add(model_rank *r, kern_memory *plan) {
+    const model_moe *m = &r->w->desc->config.moe;
+    size_t rows = (size_t)r->tok_cap;
+    r->moe_half = program_moe_cut;
+    moe_add(r, plan, rows, rows * (size_t)m->n_used, m->n_expert, m->ffn / r->topo->sizes.tp);
+}
+
+static int32_t min32(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+static void whole_init(model_rank *r) {
+    model_whole *p = &r->whole;
+    for (int32_t m = 0; m <= r->topo->world; m++)
+        p->cut[m] = topo_expert_cut(r->w->desc->config.moe.n_expert, r->topo->world, m);
+    for (int32_t i = 0; i < r->w->desc->config.n_layer; i++) {
+        int32_t down = r->w->layer[i].expert_down; /* all layers' experts have the same width */
+        if (down < 0)
+            continue;
+        model_leaves l = r->w->leaves[down];
+        tree_cover(l.leaves, 0, l.leaves, &p->tree);
+        p->leaf_in = l.k / l.leaves;
+    }
+}
+
+/* Own rows are sent by one member of the TP group each; all rows of the step may come here. */
+static void moe_whole_add(model_rank *r, kern_memory *plan, int32_t step_cap) {
+    const model_config *c = &r->w->desc->config;
+    const topo *t = r->topo;
+    model_whole *p = &r->whole;
+    form f = FORM(r->w, MODEL_EXPERT_GATE, MODEL_EXPERT_UP);
+    r->moe_half = program_moe_whole;
+    whole_init(r);
+    int32_t own = p->cut[t->rank + 1] - p->cut[t->rank], n_used = c->moe.n_used;
+    size_t rows = (size_t)((r->tok_cap + t->sizes.tp - 1) / t->sizes.tp),
+           hidden = (size_t)c->hidden, sent = rows * (size_t)min32(n_used, t->world),
+           out = rows * (size_t)n_used, in = (size_t)step_cap * (size_t)min32(n_used, own);
+    moe_add(r, plan, rows, in, own, c->moe.ffn);
+    ints_add(plan, "rows to send", &p->row_out, sent);
+    ints_add(plan, "slots to send", &p->slot_out, out);
+    ints_add(plan, "places of slots", &p->place, out);
+    act_add(plan, "rows sent to experts", &p->rows_out, c->hidden, sent, f);
+    act_add(plan, "rows of own experts", &p->rows_in, c->hidden, own ? (size_t)step_cap : 0, f);
+    ints_add(plan, "slots received", &p->slot_in, in);
+    ints_add(plan, "their experts", &p->expert_in, in);
+    ints_add(plan, "their rows", &p->row_in, in);
+    floats_add(plan, "own experts' outputs", &p->made, in, hidden);
+    floats_add(plan, "outputs of own rows", &p->back, out, hidden);
 }
 
 static void ple_add(model_rank *r, kern_memory *plan) {
@@ -202,6 +259,17 @@ static attn_shape largest_shape(const model_desc *d) {
     return s;
 }
 
+/* Whether a TP rank has a part of a layer with these leaves. */
+static bool is_cut(const model_weights *w, int32_t leaves, bool whole) {
+    for (int32_t i = 0; i < w->desc->config.n_layer; i++) {
+        const model_layer_weights *l = &w->layer[i];
+        if (l->o == leaves || l->down == leaves || l->shared_down == leaves ||
+            (!whole && l->expert_down == leaves))
+            return true;
+    }
+    return false;
+}
+
 weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, kern_memory *plan,
                             model_rank **out, weft_error *err) {
     model_rank *r = calloc(1, sizeof *r);
@@ -223,11 +291,15 @@ weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, k
                    s->round_pages, s->fault, plan);
     cache_add(r, plan, s->kv_pages);
     for (int32_t i = 0; i < w->n_leaves; i++)
-        reduce_init(&r->reduce[i], s->topo, w->leaves[i]);
-    widths wide = widths_of(r);
+        if (is_cut(w, i, s->expert_parallel))
+            reduce_init(&r->reduce[i], s->topo, w->leaves[i]);
+    widths wide = widths_of(r, s->expert_parallel);
     common_add(r, plan, wide);
     mla_add(r, plan, wide);
-    moe_add(r, plan);
+    if (w->desc->config.moe.n_expert > 0 && s->expert_parallel)
+        moe_whole_add(r, plan, batch_step_cap(s->builder));
+    else if (w->desc->config.moe.n_expert > 0)
+        moe_cut_add(r, plan);
     ple_add(r, plan);
     *out = r;
     return WEFT_OK;

@@ -24,6 +24,9 @@ bool openai_error_set(openai_error *e, int http, const char *type, const char *p
 
 /* What a program can tell errors of one type apart by; NULL: nothing. */
 static const char *error_code(const openai_error *e) {
+    if (e->code != NULL) {
+        return e->code;
+    }
     if (e->http == 404 && strcmp(e->param, "model") == 0) {
         return "model_not_found";
     }

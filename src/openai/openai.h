@@ -11,9 +11,10 @@
 
 /* What a client is told. The reply's body is made by openai_error_body. */
 typedef struct openai_error {
-    int http;          /* status */
-    const char *type;  /* "invalid_request_error", "not_found_error", ...; static */
-    char param[64];    /* the field at fault, "" for none; never the client's own bytes */
+    int http;         /* status */
+    const char *type; /* "invalid_request_error", "not_found_error", ...; static */
+    const char *code; /* for programs, static; NULL: what the status and param imply, if anything */
+    char param[64];   /* the field at fault, "" for none; never the client's own bytes */
     char message[512]; /* likewise */
 } openai_error;
 /* Fills *e and returns false. */
@@ -115,6 +116,7 @@ void openai_answer_fail(openai_answer *a, const openai_error *e, openai_text *ou
 /* Replies that need no engine. Bodies are malloc'ed, NULL without memory. */
 char *openai_tokenize_body(const openai_server *s, const openai_request *q, int32_t max_model_len);
 char *openai_detokenize_body(const char *text, size_t n);
+char *openai_model_body(const char *name, int64_t created, int32_t max_model_len);
 char *openai_models_body(const char *const *names, int32_t n, int64_t created,
                          int32_t max_model_len);
 char *openai_version_body(const char *version, const char *identity);

@@ -26,7 +26,7 @@ static bool read_text(openai_reader *r, const char *param, const json_t *v, open
 static bool read_id_list(openai_reader *r, const char *param, const json_t *v, openai_prompt *out) {
     size_t n = json_array_size(v);
     bool prompt = r->q->kind == OPENAI_COMPLETION;
-    int32_t most = prompt ? r->limits->max_model_len : INT32_MAX;
+    int32_t most = r->limits->max_model_len;
     if (!json_is_array(v)) {
         return openai_refuse_kind(r, param, v, "a list of token ids");
     }

@@ -33,20 +33,31 @@ char *openai_detokenize_body(const char *text, size_t n) {
     return openai_text_take(&t);
 }
 
+static void put_model(openai_text *t, const char *name, int64_t created, int32_t max_model_len) {
+    openai_puts(t, "{\"id\":");
+    openai_put_string(t, name, strlen(name));
+    openai_puts(t, ",\"object\":\"model\",\"created\":");
+    openai_put_integer(t, created);
+    openai_puts(t, ",\"owned_by\":\"weft\",\"root\":");
+    openai_put_string(t, name, strlen(name));
+    openai_puts(t, ",\"parent\":null,\"max_model_len\":");
+    openai_put_integer(t, max_model_len);
+    openai_puts(t, "}");
+}
+
+char *openai_model_body(const char *name, int64_t created, int32_t max_model_len) {
+    openai_text t = {0};
+    put_model(&t, name, created, max_model_len);
+    return openai_text_take(&t);
+}
+
 char *openai_models_body(const char *const *names, int32_t n, int64_t created,
                          int32_t max_model_len) {
     openai_text t = {0};
     openai_puts(&t, "{\"object\":\"list\",\"data\":[");
     for (int32_t i = 0; i < n; i++) {
-        openai_puts(&t, i > 0 ? ",{\"id\":" : "{\"id\":");
-        openai_put_string(&t, names[i], strlen(names[i]));
-        openai_puts(&t, ",\"object\":\"model\",\"created\":");
-        openai_put_integer(&t, created);
-        openai_puts(&t, ",\"owned_by\":\"weft\",\"root\":");
-        openai_put_string(&t, names[i], strlen(names[i]));
-        openai_puts(&t, ",\"parent\":null,\"max_model_len\":");
-        openai_put_integer(&t, max_model_len);
-        openai_puts(&t, "}");
+        openai_puts(&t, i > 0 ? "," : "");
+        put_model(&t, names[i], created, max_model_len);
     }
     openai_puts(&t, "]}");
     return openai_text_take(&t);

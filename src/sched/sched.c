@@ -20,9 +20,9 @@
  *
  * With the prefix cache an admission begins behind the leading pages that are published already. The
  * last token is always computed, and so is every row that owes logits. A request whose next page a
- * running one is about to compute is passed over until that is done: it would compute the same
+ * running one is about to compute waits until that is done: it would compute the same
  * bytes beside it (several choices of one prompt are the usual case). That wait is bounded: the
- * other one advances in every step, or stops running. */
+ * other one advances in every step, or stops running. Nobody behind it is admitted meanwhile. */
 #include "sched/sched.h"
 
 #include <assert.h>
@@ -336,14 +336,15 @@ static void admit(sched *s, sched_request *r) {
     queue_remove(&s->waiting, r);
     queue_insert(&s->running, r, NULL);
     r->slot = s->free_slot[--s->n_free_slot];
-    s->count.n_prefix_token += r->n_token;
+    if (s->limits.prefix_cache)
+        s->count.n_prefix_token += r->n_token;
     s->count.n_cached_token += r->n_computed;
     if (r->n_cached < 0)
         r->n_cached = r->n_computed;
 }
 
-/* Requests that have not arrived, or that wait for pages of a running one, are passed over; the
- * first other that does not fit ends the search, so nobody overtakes it. */
+/* Requests that have not arrived are passed over; the first that has arrived and does not fit, or
+ * waits for pages of a running one, ends the search, so nobody overtakes it. */
 static void plan_waiting(sched *s, int32_t budget) {
     for (sched_request *r = s->waiting.head, *next; r && budget > 0; r = next) {
         next = r->next;
@@ -352,7 +353,7 @@ static void plan_waiting(sched *s, int32_t budget) {
         if (s->n_free_slot == 0)
             return;
         if (s->limits.prefix_cache && !find_prefix(s, r))
-            continue;
+            return;
         if (!kv_extend(s->kv, &r->table, r->n_token, r->n_computed)) {
             drop_prefix(s, r);
             return;

@@ -23,8 +23,10 @@ static void call_log(const serve_call *c) {
                            {"output_tokens", NULL, c->n_output_token},
                            {"queue_s", NULL, c->queued_s},
                            {"first_token_s", NULL, c->t_first > 0 ? c->t_first - c->t_arrived : 0},
-                           {"total_s", NULL, serve_now() - c->t_arrived}};
-    log_event(LOG_INFO, c->status == 0 ? "client gone" : "request", f, sizeof f / sizeof *f);
+                           {"total_s", NULL, serve_now() - c->t_arrived},
+                           {"message", c->error.message, 0}};
+    size_t n = sizeof f / sizeof *f - (c->error.http == 0);
+    log_event(LOG_INFO, c->status == 0 ? "client gone" : "request", f, n);
 }
 
 static void call_free(serve_call *c) {
@@ -54,6 +56,7 @@ static void free_when_done(serve_call *c) {
 /* The client has its reply (status), or has gone (0). */
 static void call_over(serve_call *c, int32_t status) {
     c->http = NULL;
+    atomic_store(&c->over, true);
     c->status = status;
     http_timer_stop(c->timer);
     c->timer = NULL;
@@ -85,15 +88,17 @@ static void reply_error(http_call *h, const openai_error *e) {
         http_add_header(h, "Retry-After", "1");
     if (e->http == 401)
         http_add_header(h, "WWW-Authenticate", "Bearer");
+    if (e->http == 408) /* clients that try again by themselves would do the slow work again */
+        http_add_header(h, "X-Should-Retry", "false");
     http_reply(h, e->http, "application/json", text, strlen(text));
     free(body);
 }
 
-void serve_refuse(serve *s, http_call *h, const openai_error *e) {
+void serve_refuse(serve *s, http_call *h, int32_t kind, const openai_error *e) {
     const log_field f[] = {
         {"peer", http_peer(h), 0}, {"status", NULL, e->http}, {"message", e->message, 0}};
     log_event(LOG_INFO, "refused", f, sizeof f / sizeof *f);
-    metrics_reply(&s->metrics, -1, e->http);
+    metrics_reply(&s->metrics, kind, e->http);
     reply_error(h, e);
 }
 
@@ -102,7 +107,8 @@ void call_fail(serve_call *c, const openai_error *e) {
     if (!c->http)
         return;
     http_call *h = c->http;
-    call_over(c, e->http);
+    c->error = *e;
+    call_over(c, c->streaming ? 200 : e->http);
     if (!c->streaming) {
         reply_error(h, e);
         return;
@@ -157,7 +163,7 @@ void call_begin(serve *s, http_call *h, openai_kind kind) {
     if (!c || !(c->body = http_take_body(h, &c->n_body))) {
         free(c);
         openai_error_set(&e, 503, "server_error", "", "the server has no memory for this request");
-        serve_refuse(s, h, &e);
+        serve_refuse(s, h, (int32_t)kind, &e);
         return;
     }
     c->s = s;
@@ -200,8 +206,8 @@ void call_worker_done(void *call) {
         prompts_log(c);
     if (!c->http) {
         call_cancel(c);
-    } else if (c->error.http != 0) {
-        call_fail(c, &c->error);
+    } else if (c->refusal.http != 0) {
+        call_fail(c, &c->refusal);
     } else if (c->reply) {
         http_call *h = c->http;
         call_over(c, 200);
@@ -238,7 +244,8 @@ static void end_count(serve_call *c, serve_choice *choice, const weft_event *ev,
            : ev->finish == WEFT_FINISH_LENGTH ? METRICS_END_LENGTH
            : ev->status == WEFT_ERR_CANCELLED ? METRICS_END_CANCELLED
                                               : METRICS_END_ERROR]++;
-    metrics_observe(&m->queue, ev->queued_s);
+    if (ev->queued_s > 0) /* else it was in no step */
+        metrics_observe(&m->queue, ev->queued_s);
     metrics_observe(&m->whole, now - c->t_arrived);
     c->n_prompt_token += ev->n_prompt_token;
     c->n_cached_token += ev->n_cached_token;
@@ -265,6 +272,24 @@ static void call_complete(serve_call *c, openai_text *out) {
     }
 }
 
+/* The next piece of a stream. What a client does not read waits in memory, so there is an end to it. */
+static void stream_send(serve_call *c, const openai_text *out) {
+    uint64_t most = c->s->p->max_unread_bytes;
+    openai_error e;
+    if (out->failed) {
+        openai_error_set(&e, 503, "server_error", "", "the server has no memory for this answer");
+        call_fail(c, &e);
+        return;
+    }
+    http_stream_send(c->http, out->data, out->n);
+    if (http_stream_backlog(c->http) <= most)
+        return;
+    openai_error_set(&e, 408, "timeout_error", "",
+                     "the client reads too slowly: more than %llu bytes of the stream wait for it",
+                     (unsigned long long)most);
+    call_fail(c, &e);
+}
+
 static void call_event(serve_choice *choice, const weft_event *ev, double now) {
     serve_call *c = choice->call;
     openai_text out = {0};
@@ -284,18 +309,17 @@ static void call_event(serve_choice *choice, const weft_event *ev, double now) {
             stream_open(c);
         if (last)
             call_complete(c, &out);
-        else if (out.n > 0)
-            http_stream_send(c->http, out.data, out.n);
+        else if (out.n > 0 || out.failed)
+            stream_send(c, &out);
     }
     openai_text_free(&out);
     free_when_done(c);
 }
 
-void call_take_batch(void *batch) {
-    serve_batch *b = batch;
+void call_take_batch(void *server) {
+    serve_batch *b = batch_take(server);
     double now = serve_now();
     for (int32_t i = 0; i < b->n; i++)
         call_event(b->event[i].user, &b->event[i], now);
-    free(b->text);
-    free(b);
+    batch_free(b);
 }

@@ -13,11 +13,11 @@ static void pause_ms(long ms) {
 }
 
 /* Waits for memory: an event that is lost would leave a client waiting for ever. */
-static serve_batch *batch_new(serve *s) {
+static serve_batch *batch_new(void) {
     serve_batch *b;
     while (!(b = malloc(sizeof *b)))
         pause_ms(RETRY_MS);
-    b->s = s;
+    b->next = NULL;
     b->n = 0;
     b->text_n = 0;
     b->text = NULL;
@@ -34,19 +34,40 @@ static void batch_add(serve_batch *b, const weft_event *ev) {
     b->text_n += ev->text_bytes;
 }
 
-static void batch_send(serve_batch *b) {
+static void batch_send(serve *s, serve_batch *b) {
     size_t at = 0;
     for (int32_t i = 0; i < b->n; i++) {
         b->event[i].text = b->text + at;
         at += b->event[i].text_bytes;
     }
-    while (http_post(b->s->http, call_take_batch, b) != WEFT_OK)
+    pthread_mutex_lock(&s->lock);
+    *(s->batch_last ? &s->batch_last->next : &s->batch) = b;
+    s->batch_last = b;
+    pthread_mutex_unlock(&s->lock);
+    while (http_post(s->http, call_take_batch, s) != WEFT_OK)
         pause_ms(RETRY_MS);
+}
+
+serve_batch *batch_take(serve *s) {
+    pthread_mutex_lock(&s->lock);
+    serve_batch *b = s->batch;
+    if (b) {
+        s->batch = b->next;
+        if (!s->batch)
+            s->batch_last = NULL;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return b;
+}
+
+void batch_free(serve_batch *b) {
+    free(b->text);
+    free(b);
 }
 
 void *events_main(void *server) {
     serve *s = server;
-    serve_batch *b = batch_new(s);
+    serve_batch *b = batch_new();
     while (!atomic_load(&s->events_stop)) {
         weft_event ev;
         bool got = false;
@@ -56,8 +77,8 @@ void *events_main(void *server) {
             batch_add(b, &ev);
         bool full = b->n == (int32_t)(sizeof b->event / sizeof *b->event);
         if (b->n > 0 && (!got || full)) {
-            batch_send(b);
-            b = batch_new(s);
+            batch_send(s, b);
+            b = batch_new();
         }
         if (st != WEFT_OK) {
             s->why = err;
@@ -66,7 +87,6 @@ void *events_main(void *server) {
             break;
         }
     }
-    free(b->text);
-    free(b);
+    batch_free(b);
     return NULL;
 }

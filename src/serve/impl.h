@@ -1,7 +1,7 @@
-/* Inside of the server: three threads and what passes between them.
+/* Inside of the server: four threads and what passes between them.
  *
  *   loop        HTTP, timers, replies; owns all calls                        serve.c, call.c, routes.c
- *   worker      a call's body -> request -> tokens -> weft_engine_submit     worker.c
+ *   workers     a call's body -> request -> tokens -> weft_engine_submit     worker.c
  *   events      weft_engine_next -> batches of events                        events.c
  *
  *   loop --worker_push--> worker --http_post(call_started | call_refused)--> loop
@@ -22,6 +22,7 @@
 #include "serve/serve.h"
 
 typedef struct serve_call serve_call;
+typedef struct serve_batch serve_batch;
 
 /* One request in the engine: choice `index` of the call. */
 typedef struct serve_choice {
@@ -41,25 +42,37 @@ struct serve_call {
     char peer[64];
     double t_arrived;
     int64_t created;
-    char *body; /* the worker's until it is done */
+    atomic_bool over; /* the loop's word to the worker: nobody waits for it any more */
+    char *body;       /* the worker's until it is done */
     size_t n_body;
     /* the worker's, then the loop's */
     openai_request *q;
     openai_answer *answer;
     serve_choice *choice; /* [n_choice] */
     int32_t n_choice;
-    openai_error error; /* why it was refused; or why it failed */
-    char *reply;        /* of calls that need no engine */
+    openai_error refusal; /* http 0: none */
+    char *reply;          /* of calls that need no engine */
     /* the loop's */
-    bool worker_done, started, streaming;
+    bool worker_done, streaming;
     bool cancelled; /* its requests in the engine were told to end */
     int32_t n_ended, status;
+    openai_error error; /* that the client was told; http 0: none */
     int32_t n_prompt_token, n_output_token, n_cached_token;
     double t_first, queued_s;
     http_timer *timer;
     struct serve_call *next, *prev; /* in the server's list */
-    struct serve_call *queued;      /* the worker's queue */
+    struct serve_call *queued;      /* in its worker's queue */
 };
+
+/* Long bodies have a thread of their own: megabytes to tokenise hold up no short request. */
+enum { WORKER_SHORT, WORKER_LONG, N_WORKER, LONG_BODY_BYTES = 65536 };
+typedef struct serve_worker {
+    struct serve *s;
+    pthread_t thread;
+    bool started;
+    pthread_cond_t work;
+    serve_call *queue, *queue_last;
+} serve_worker;
 
 typedef struct serve {
     const serve_params *p;
@@ -75,19 +88,21 @@ typedef struct serve {
     int32_t n_call;
     int64_t created;
     uint64_t n_id, id_base;
+    uint64_t max_body_bytes;
     bool draining, failed;
     double t_open;
-    weft_error why; /* failed */
-    /* the worker's queue */
-    pthread_t worker, events;
-    bool worker_started, events_started;
-    pthread_mutex_t lock;
-    pthread_cond_t work;
-    serve_call *queue, *queue_last;
-    int32_t n_queue;
+    weft_error why;          /* failed */
+    size_t max_prompt_bytes; /* of a text that may fit max_model_len */
+    pthread_t events;
+    bool events_started;
+    pthread_mutex_t lock;            /* of the workers' queues and the batches */
+    serve_batch *batch, *batch_last; /* that the loop has not taken yet */
+    serve_worker worker[N_WORKER];
+    int32_t n_queue;    /* of all workers */
+    size_t queue_bytes; /* of bodies */
     bool stop;
     atomic_bool events_stop;
-    /* Requests in the engine or about to be; the loop takes away, the worker adds. */
+    /* Requests in the engine or about to be; the loop takes away, the workers add. */
     _Atomic int32_t n_live;
 } serve;
 
@@ -97,33 +112,38 @@ void serve_on_call(void *server, http_call *c);
 /* call.c, on the loop */
 /* A POST with a body for the worker. */
 void call_begin(serve *s, http_call *c, openai_kind kind);
-/* Replies with an error and logs the call that it ends. */
-void serve_refuse(serve *s, http_call *c, const openai_error *e);
+/* Replies with an error and logs it. kind -1: other routes. */
+void serve_refuse(serve *s, http_call *c, int32_t kind, const openai_error *e);
 /* All that the client may still wait for ends with this error; the engine is told to stop. */
 void call_fail(serve_call *c, const openai_error *e);
 /* http_post targets */
 void call_worker_done(void *call);
-typedef struct serve_batch serve_batch;
-void call_take_batch(void *batch);
+void call_take_batch(void *server); /* the one that has waited longest */
 /* The drain's end: calls that are left. */
 void serve_fail_calls(serve *s, const openai_error *e);
 /* After the loop and the threads have ended. */
 void serve_free_calls(serve *s);
 
 /* worker.c */
-void *worker_main(void *server);
-/* False: the queue is full. */
+/* Bodies that the queues hold at most: a few of the largest. */
+size_t worker_max_bytes(const serve *s);
+bool workers_open(serve *s);
+/* What waits in the queues is left there. */
+void workers_close(serve *s);
+/* False: the queues are full. */
 bool worker_push(serve *s, serve_call *c);
 
 /* events.c */
 struct serve_batch {
-    serve *s;
+    struct serve_batch *next;
     int32_t n;
     size_t text_n;
     weft_event event[256]; /* texts point into text */
     char *text;            /* malloc'ed */
 };
 void *events_main(void *server);
+serve_batch *batch_take(serve *s); /* NULL: none is left */
+void batch_free(serve_batch *b);
 
 /* serve.c */
 void serve_engine_failed(void *server); /* http_post target; s->why is filled */

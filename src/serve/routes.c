@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/log.h"
 #include "serve/impl.h"
@@ -10,7 +11,7 @@ static void reply_json(serve *s, http_call *h, char *body) {
     if (!body) {
         openai_error e;
         openai_error_set(&e, 503, "server_error", "", "the server has no memory for this reply");
-        serve_refuse(s, h, &e);
+        serve_refuse(s, h, -1, &e);
         return;
     }
     metrics_reply(&s->metrics, -1, 200);
@@ -62,6 +63,21 @@ static void get_models(serve *s, http_call *h) {
                                   s->limits.max_model_len));
 }
 
+/* What stands behind /v1/models/ is one model's name. */
+static void get_model(serve *s, http_call *h) {
+    const char *name = http_path(h) + strlen("/v1/models/");
+    for (int32_t i = 0; i < s->limits.n_model; i++) {
+        if (strcmp(name, s->limits.model[i]) == 0) {
+            reply_json(s, h, openai_model_body(name, s->created, s->limits.max_model_len));
+            return;
+        }
+    }
+    openai_error e;
+    openai_error_set(&e, 404, "not_found_error", "model",
+                     "the model is not served here; /v1/models lists what is");
+    serve_refuse(s, h, -1, &e);
+}
+
 static void get_version(serve *s, http_call *h) {
     reply_json(s, h, openai_version_body(WEFT_VERSION, s->openai.fingerprint));
 }
@@ -72,44 +88,35 @@ static void get_tokenizer_info(serve *s, http_call *h) {
     reply_json(s, h, openai_tokenizer_info_body(&s->openai, &info));
 }
 
-static void post_completions(serve *s, http_call *h) {
-    call_begin(s, h, OPENAI_COMPLETION);
-}
-
-static void post_chat(serve *s, http_call *h) {
-    call_begin(s, h, OPENAI_CHAT);
-}
-
-static void post_tokenize(serve *s, http_call *h) {
-    call_begin(s, h, OPENAI_TOKENIZE);
-}
-
-static void post_detokenize(serve *s, http_call *h) {
-    call_begin(s, h, OPENAI_DETOKENIZE);
-}
-
 typedef struct route {
     const char *method, *path;
     void (*handle)(serve *s, http_call *h);
-    bool open; /* without a key, also while the server drains */
+    int32_t kind; /* of a call; -1: answered at once, also while the server drains */
+    bool open;    /* without a key */
+    bool more;    /* the path goes on */
 } route;
 
 static const route routes[] = {
-    {"POST", "/v1/completions", post_completions, false},
-    {"POST", "/v1/chat/completions", post_chat, false},
-    {"GET", "/v1/models", get_models, false},
-    {"POST", "/tokenize", post_tokenize, false},
-    {"POST", "/detokenize", post_detokenize, false},
-    {"GET", "/tokenizer_info", get_tokenizer_info, false},
-    {"GET", "/health", get_health, true},
-    {"GET", "/metrics", get_metrics, false},
-    {"GET", "/version", get_version, false},
+    {"POST", "/v1/completions", NULL, OPENAI_COMPLETION, false, false},
+    {"POST", "/v1/chat/completions", NULL, OPENAI_CHAT, false, false},
+    {"POST", "/tokenize", NULL, OPENAI_TOKENIZE, false, false},
+    {"POST", "/detokenize", NULL, OPENAI_DETOKENIZE, false, false},
+    {"GET", "/v1/models", get_models, -1, false, false},
+    {"GET", "/v1/models/", get_model, -1, false, true},
+    {"GET", "/tokenizer_info", get_tokenizer_info, -1, false, false},
+    {"GET", "/health", get_health, -1, true, false},
+    {"GET", "/metrics", get_metrics, -1, false, false},
+    {"GET", "/version", get_version, -1, false, false},
 };
 
 /* HEAD is GET without the body, which http leaves out. */
 static bool method_fits(const route *r, const char *method) {
     return strcmp(method, r->method) == 0 ||
            (strcmp(method, "HEAD") == 0 && strcmp(r->method, "GET") == 0);
+}
+
+static bool path_fits(const route *r, const char *path) {
+    return r->more ? strncmp(path, r->path, strlen(r->path)) == 0 : strcmp(path, r->path) == 0;
 }
 
 /* Takes the same time wherever the texts differ. */
@@ -125,7 +132,7 @@ static bool has_key(const serve *s, const http_call *h) {
     static const char scheme[] = "Bearer ";
     const char *given = http_header(h, "Authorization");
     bool found = s->p->n_api_key == 0;
-    if (given && strncmp(given, scheme, sizeof scheme - 1) == 0)
+    if (given && strncasecmp(given, scheme, sizeof scheme - 1) == 0)
         for (int32_t i = 0; i < s->p->n_api_key; i++)
             found |= key_equal(s->p->api_key[i], given + sizeof scheme - 1);
     return found;
@@ -133,11 +140,11 @@ static bool has_key(const serve *s, const http_call *h) {
 
 /* Why the route may not be used now; true: it may. */
 static bool admitted(const serve *s, const http_call *h, const route *r, openai_error *e) {
-    if (r->open)
-        return true;
-    if (!has_key(s, h))
+    if (!r->open && !has_key(s, h))
         return openai_error_set(e, 401, "authentication_error", "",
                                 "this server wants an API key: Authorization: Bearer KEY");
+    if (r->kind < 0)
+        return true;
     if (s->failed)
         return openai_error_set(e, 503, "server_error", "", "the engine has failed");
     if (s->draining)
@@ -151,15 +158,17 @@ void serve_on_call(void *server, http_call *h) {
     const route *same_path = NULL;
     openai_error e;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (strcmp(path, routes[i].path) != 0)
+        if (!path_fits(&routes[i], path))
             continue;
         same_path = &routes[i];
         if (!method_fits(same_path, method))
             continue;
-        if (admitted(s, h, same_path, &e))
-            same_path->handle(s, h);
+        if (!admitted(s, h, same_path, &e))
+            serve_refuse(s, h, same_path->kind, &e);
+        else if (same_path->kind >= 0)
+            call_begin(s, h, (openai_kind)same_path->kind);
         else
-            serve_refuse(s, h, &e);
+            same_path->handle(s, h);
         return;
     }
     if (same_path) {
@@ -172,5 +181,5 @@ void serve_on_call(void *server, http_call *h) {
                          "/tokenize, /detokenize, /tokenizer_info, /health, /metrics and /version "
                          "are served");
     }
-    serve_refuse(s, h, &e);
+    serve_refuse(s, h, -1, &e);
 }

@@ -21,7 +21,7 @@ void serve_params_default(serve_params *out) {
                           .max_queue = 1024,
                           .max_connections = 4096,
                           .max_choices = 128,
-                          .max_body_bytes = 32u << 20,
+                          .max_unread_bytes = 64u << 20,
                           .read_s = 60,
                           .idle_s = 300,
                           .write_s = 60,
@@ -43,6 +43,11 @@ static void stop_when_drained(void *server) {
         http_timer_start(s->http, 1e-3 * LOOK_AGAIN_MS, stop_when_drained, s);
 }
 
+static void stop_now(void *server) {
+    serve *s = server;
+    http_stop(s->http);
+}
+
 static void drain_over(void *server) {
     serve *s = server;
     openai_error e;
@@ -50,7 +55,7 @@ static void drain_over(void *server) {
     openai_error_set(&e, 503, "server_error", "", "the server is shutting down");
     serve_fail_calls(s, &e);
     /* what clients have not read by then is lost */
-    http_timer_start(s->http, 1.0, (void (*)(void *))http_stop, s->http);
+    http_timer_start(s->http, 1.0, stop_now, s);
 }
 
 static void drain_begin(serve *s) {
@@ -79,7 +84,7 @@ void serve_engine_failed(void *server) {
     log_error("%s", s->why.text);
     openai_error_set(&e, 503, "server_error", "", "the engine has failed");
     serve_fail_calls(s, &e);
-    http_timer_start(s->http, 1.0, (void (*)(void *))http_stop, s->http);
+    http_timer_start(s->http, 1.0, stop_now, s);
     if (!s->draining)
         drain_begin(s);
 }
@@ -91,7 +96,8 @@ static weft_status open_http(serve *s, weft_error *err) {
     const http_params h = {.host = p->host,
                            .port = p->port,
                            .max_header_bytes = 64 << 10,
-                           .max_body_bytes = (size_t)p->max_body_bytes,
+                           .max_body_bytes = (size_t)s->max_body_bytes,
+                           .max_bodies_bytes = worker_max_bytes(s),
                            .max_connections = p->max_connections,
                            .read_s = p->read_s,
                            .idle_s = p->idle_s,
@@ -108,21 +114,15 @@ static weft_status open_http(serve *s, weft_error *err) {
 }
 
 static weft_status start_threads(serve *s, weft_error *err) {
-    s->worker_started = pthread_create(&s->worker, NULL, worker_main, s) == 0;
-    s->events_started = s->worker_started && pthread_create(&s->events, NULL, events_main, s) == 0;
+    s->events_started = workers_open(s) && pthread_create(&s->events, NULL, events_main, s) == 0;
     if (s->events_started)
         return WEFT_OK;
     return error_set(err, WEFT_ERR_MEMORY, "the server's threads could not be started");
 }
 
 static void stop_threads(serve *s) {
-    pthread_mutex_lock(&s->lock);
-    s->stop = true;
-    pthread_cond_signal(&s->work);
-    pthread_mutex_unlock(&s->lock);
+    workers_close(s);
     atomic_store(&s->events_stop, true);
-    if (s->worker_started)
-        pthread_join(s->worker, NULL);
     if (s->events_started)
         pthread_join(s->events, NULL);
 }
@@ -134,6 +134,34 @@ static void log_listening(const serve *s) {
              http_port(s->http));
     const log_field f[] = {{"url", url, 0}, {"model", s->openai.name, 0}};
     log_event(LOG_INFO, "listening", f, sizeof f / sizeof *f);
+}
+
+/* The longest token times the model length. Normal forms can make a text shorter before it is
+ * tokenised: a character of four bytes becomes one of one byte at most. */
+static size_t max_prompt_bytes(weft_model *model, int32_t n_vocab, int32_t max_model_len) {
+    enum { SHRINKS_BY = 4 };
+    size_t longest = 1;
+    for (int32_t id = 0; id < n_vocab; id++) {
+        size_t n = 0;
+        weft_token_bytes(model, id, &n);
+        longest = n > longest ? n : longest;
+    }
+    return SHRINKS_BY * longest * (size_t)max_model_len;
+}
+
+/* A step that hangs: its requests are told, so that their clients can go elsewhere. */
+static void watch(void *server) {
+    serve *s = server;
+    enum { EVERY_S = 5 };
+    weft_engine_stats stats;
+    weft_engine_get_stats(s->engine, &stats);
+    if (stats.silent_s > s->p->health_s && s->n_call > 0) {
+        openai_error e;
+        log_error("no step for %.0f s: %d requests are given up", stats.silent_s, s->n_call);
+        openai_error_set(&e, 503, "server_error", "", "the engine does not get on");
+        serve_fail_calls(s, &e);
+    }
+    http_timer_start(s->http, EVERY_S, watch, s);
 }
 
 weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *engine,
@@ -151,17 +179,21 @@ weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *eng
                  .engine_params = engine_params,
                  .openai = {model, weft_token_bytes, p->name[0], weft_engine_identity(engine)},
                  .limits = {p->name, p->n_name, info.n_vocab, stats.max_model_len, p->max_choices,
-                            p->max_queue},
+                            p->max_queue + engine_params->max_num_seqs},
+                 .max_prompt_bytes = max_prompt_bytes(model, info.n_vocab, stats.max_model_len),
                  .created = (int64_t)time(NULL),
                  .id_base = (uint64_t)wait_now_ns() ^ (uint64_t)time(NULL) << 32,
+                 .max_body_bytes = p->max_body_bytes,
                  .t_open = serve_now()};
+    if (s->max_body_bytes == 0)
+        s->max_body_bytes = (4u << 20) + 64 * (uint64_t)stats.max_model_len;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->work, NULL);
     weft_status st = open_http(s, err);
     if (st == WEFT_OK)
         st = start_threads(s, err);
     if (st == WEFT_OK) {
         log_listening(s);
+        watch(s);
         http_run(s->http);
     }
     stop_threads(s);
@@ -172,7 +204,8 @@ weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *eng
     }
     http_close(s->http);
     serve_free_calls(s);
-    pthread_cond_destroy(&s->work);
+    for (serve_batch *b; (b = batch_take(s)) != NULL;)
+        batch_free(b);
     pthread_mutex_destroy(&s->lock);
     free(s);
     return st;

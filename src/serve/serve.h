@@ -14,8 +14,9 @@ typedef struct serve_params {
     const char *cors_origin; /* NULL: none */
     int32_t max_queue;       /* requests beyond max_num_seqs; more are told to come back (429) */
     int32_t max_connections;
-    int32_t max_choices; /* n of a request */
-    uint64_t max_body_bytes;
+    int32_t max_choices;       /* n of a request */
+    uint64_t max_body_bytes;   /* 0: 4 MiB and 64 bytes for each token of the model's length */
+    uint64_t max_unread_bytes; /* of a stream; a client that lets more wait is broken off */
     int32_t read_s, idle_s, write_s; /* see http_params */
     int32_t drain_s;                 /* that open requests get after SIGTERM */
     int32_t health_s; /* without a step, with work to do: the server is not healthy */
@@ -24,7 +25,8 @@ typedef struct serve_params {
 
 void serve_params_default(serve_params *out);
 
-/* Serves until SIGINT or SIGTERM: the first lets open requests end (drain_s), a second ends at once.
+/* Serves until SIGINT or SIGTERM: the first lets open requests end (drain_s), a second ends serving
+ * at once. The owner of the process ignores SIGPIPE.
  * WEFT_ERR_SETUP when host and port cannot be had, WEFT_ERR_RANK when the engine failed.
  * `engine_params` are those that the engine was opened with. */
 weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *engine,

@@ -147,7 +147,7 @@ weft_status topo_check(const topo_model *m, topo_sizes s, weft_error *err) {
     if (broken == RULE_NONE) {
         return WEFT_OK;
     }
-    char why[320] = "", more[80];
+    char why[320] = "", more[80], down[32] = "";
     switch (broken) {
     case RULE_NONE:
         break;
@@ -167,10 +167,11 @@ weft_status topo_check(const topo_model *m, topo_sizes s, weft_error *err) {
         break;
     case RULE_LEAVES:
         more_text(m->leaves_more, more, sizeof more);
+        if (m->leaves_down > 0)
+            snprintf(down, sizeof down, ", MLP down %d", m->leaves_down);
         snprintf(why, sizeof why,
-                 "tp must divide the leaves of the row-parallel layers: attention output %d, "
-                 "MLP down %d%s",
-                 m->leaves_o, m->leaves_down, more);
+                 "tp must divide the leaves of the row-parallel layers: attention output %d%s%s",
+                 m->leaves_o, down, more);
         break;
     case RULE_PANEL:
         more_text(m->width_more, more, sizeof more);
@@ -295,4 +296,10 @@ int32_t topo_pages_owned(const topo *t, int32_t dcp_rank, int32_t n_page) {
         n += topo_page_owner(t, page) == dcp_rank;
     }
     return n;
+}
+
+/* ---- experts ---- */
+
+int32_t topo_expert_cut(int32_t n_expert, int32_t world, int32_t rank) {
+    return rank * n_expert / world;
 }

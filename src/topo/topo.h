@@ -20,7 +20,8 @@ enum { TOPO_MAX_WORLD = 64, TOPO_MAX_MORE = 8 };
 /* What legality depends on; filled by the engine from the model and the profile. */
 typedef struct topo_model {
     int32_t n_head, n_kv_head, head_dim, ffn, hidden, n_vocab;
-    int32_t leaves_o, leaves_down; /* L of the two row-parallel layers */
+    /* L of the two row-parallel layers; ffn and leaves_down are 0 where tp cuts no dense MLP */
+    int32_t leaves_o, leaves_down;
     /* of models with more kinds of layers; 0: no more */
     int32_t leaves_more[TOPO_MAX_MORE]; /* L of further row-parallel layers */
     int32_t width_more[TOPO_MAX_MORE];  /* outputs of further column-parallel layers */
@@ -72,5 +73,9 @@ int32_t topo_page_shard(int32_t kv_shards, int32_t logical_page);
 int32_t topo_page_owner(const topo *t, int32_t logical_page);
 /* Pages of [0, n_page) that DCP rank r owns. */
 int32_t topo_pages_owned(const topo *t, int32_t dcp_rank, int32_t n_page);
+
+/* Where whole experts belong to ranks: rank r of the world has [topo_expert_cut(r),
+ * topo_expert_cut(r + 1)), which is empty for some ranks when there are fewer experts than ranks. */
+int32_t topo_expert_cut(int32_t n_expert, int32_t world, int32_t rank);
 
 #endif

@@ -14,10 +14,16 @@ check() { # NAME OPTION...
     echo "$name: $(tail -1 <<<"$out")"
 }
 
+whole() { # NAME OPTION...: whole experts on the ranks against one rank without
+    check "$@" --expert-parallel
+    want_text "$out" "with --expert-parallel compared with the first, which runs without" "$1"
+}
+
 if [ "$WEFT_TEST_SCALE" = small ]; then
     for name in deepseek_v3 gemma4_kvshare gpt_oss; do
         check $name --topologies $some
     done
+    whole gpt_oss --topologies tp1pcp1dcp1,tp2pcp2dcp2
     finish
 fi
 for name in deepseek_v3 gemma4_kvshare gpt_oss; do
@@ -26,4 +32,14 @@ done
 for name in deepseek_v2_lite gemma3 llama_gqa3 llama3_rope mistral_swa mixtral qwen2 qwen3 qwen3_moe qwen3_tp8; do
     check $name
 done
+for name in deepseek_v2_lite deepseek_v3 gpt_oss mixtral qwen3_moe; do
+    whole $name
+done
+
+# Where experts are split gpt_oss has no tp above 1: the reference must be legal, and a model needs experts.
+weft check -m "$models/gpt_oss" --expert-parallel --topologies tp2pcp1dcp1,tp1pcp1dcp1
+want_rc 2 "a reference that only whole experts allow"
+weft check -m "$models/qwen3" --expert-parallel
+want_rc 2 "no experts"
+want_text "$err" "--expert-parallel: the model has no experts" "no experts"
 finish

@@ -18,6 +18,10 @@ for model in "$models"/*/; do
     check "$model" --suite random
     check "$model" --suite prefix
 done
+for name in deepseek_v2_lite deepseek_v3 gpt_oss mixtral qwen3_moe; do
+    check "$models/$name" --suite mixed --expert-parallel --each-exchange
+    check "$models/$name" --suite random --expert-parallel
+done
 for model in "$WEFT_TWINS"/*.gguf; do
     check "$model" --suite cp
 done

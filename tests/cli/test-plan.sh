@@ -104,6 +104,31 @@ want_text "$err" "--prompts 8192" "a prompt without room"
 weft plan -m "$work/missing.gguf"
 want_rc 3 "a missing file"
 
+# Who owns which experts, also when there are fewer than ranks; the moves and what they assume.
+if [ -e "$WEFT_GOLDEN/models/gpt_oss" ]; then
+    moe="plan -m $WEFT_GOLDEN/models/gpt_oss --tp 2 --pcp 4 --expert-parallel"
+    # shellcheck disable=SC2086
+    weft $moe
+    want_rc 0 "whole experts"
+    want_text "$out" " experts " "whole experts: column"
+    want_text "$out" "     0    0    0        1      0-3       0-0     none " "whole experts: rank 0 has none"
+    want_text "$out" "     7    3    1        1      4-7       1-1      3-3 " "whole experts: rank 7 has the last"
+    for line in "rows and slots to whole experts" "their outputs back" "sums of experts over TP" \
+        "to experts: as if the rows of each rank chose all experts in turn"; do
+        want_text "$out" "  $line" "whole experts: moves"
+    done
+    # shellcheck disable=SC2086
+    weft $moe --json
+    python3 - "$work/out" <<'PY' || fail "whole experts: json"
+import json, sys
+p = json.load(open(sys.argv[1]))
+assert p["expert_parallel"] is True
+assert [r["experts"] for r in p["ranks"]] == [[i // 2, (i + 1) // 2] for i in range(8)]
+for move in "expert_rows", "expert_outputs", "expert_sums":
+    assert sum(r["sent"][move] for r in p["ranks"]) == sum(r["received"][move] for r in p["ranks"]) > 0, move
+PY
+fi
+
 # What a process has resident at most stays near what was planned (a sanitizer has memory of its own).
 if [ -z "$WEFT_SANITIZE" ] && [ -f "$WEFT_DEMO_MODEL" ]; then
     for topology in "" "--pcp 2 --dcp 2" "--tp 3"; do

@@ -26,6 +26,11 @@ refuse "'' is no token id" tokenize -m "$model" --decode 1 "" 2
 refuse "unexpected argument x" --version x
 refuse "unexpected argument x" help run x
 head -c 9000 "$WEFT_SOURCE/LICENSE" >"$work/text"
+for command in "run -p x" plan check "bench latency" "eval ppl $work/text"; do
+    # shellcheck disable=SC2086
+    refuse "--expert-parallel: the model has no experts" $command -m "$model" --expert-parallel
+done
+refuse "--expert-parallel: bench kernels has no use for it" bench kernels -m "$model" --expert-parallel
 refuse "the 16 of --max-model-len" eval ppl "$work/text" -m "$model" --max-model-len 16
 refuse "the 2048 of the model's context" eval ppl "$work/text" -m "$model" --window 2048
 refuse "of the 16 tokens of its answer fit the KV cache" eval golden -m "$model" --reference "$WEFT_GOLDEN/gguf/Q8_0.golden.safetensors" --kv-pages 10

@@ -215,6 +215,7 @@ void run_oracle(weft_model *m, const weft_engine_params *like, const weft_reques
     p.max_num_batched_tokens = like->max_model_len;
     p.kv_pages = 0;
     p.exchange = WEFT_EXCHANGE_AUTO;
+    p.expert_parallel = false;
     p.fault = NULL;
     p.no_prefix_cache = true;
     weft_request *alone = malloc((size_t)n * sizeof *alone);
@@ -287,10 +288,11 @@ void run_check(const char *label, weft_model *m, const weft_engine_params *p, co
     assert_non_null(got);
     char full[160];
     snprintf(full, sizeof full,
-             "%s, tp%d pcp%d dcp%d exchange %d split %d seqs %d budget %d pages "
+             "%s, tp%d pcp%d dcp%d%s exchange %d split %d seqs %d budget %d pages "
              "%d",
-             label, p->tp, p->pcp, p->dcp, (int)p->exchange, p->cp_min_split, p->max_num_seqs,
-             p->max_num_batched_tokens, p->kv_pages);
+             label, p->tp, p->pcp, p->dcp, p->expert_parallel ? " experts whole," : "",
+             (int)p->exchange, p->cp_min_split, p->max_num_seqs, p->max_num_batched_tokens,
+             p->kv_pages);
     run_watch(full, 180);
     run_ok(full, m, p, q, n, got, NULL);
     run_watch(NULL, 0);

@@ -53,7 +53,7 @@ weft_status run_engine(weft_model *m, const weft_engine_params *p, const weft_re
 /* The same, and a failure fails the test. */
 void run_ok(const char *label, weft_model *m, const weft_engine_params *p, const weft_request *q,
             int32_t n, run_answer *answers, weft_engine_stats *stats);
-/* One rank, one request at a time, each prompt in one piece. */
+/* One rank, one request at a time, each prompt in one piece, no --expert-parallel. */
 void run_oracle(weft_model *m, const weft_engine_params *like, const weft_request *q, int32_t n,
                 run_answer *answers);
 void run_free(run_answer *answers, int32_t n);

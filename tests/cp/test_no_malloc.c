@@ -108,17 +108,31 @@ static void count_from_first_event(void *user, weft_engine *e, const weft_event 
     atomic_store(&counting, w->n_end < w->n);
 }
 
+/* Four experts on up to eight ranks. */
+static const toy_shape toy_whole = {.name = "4 experts",
+                                    .n_layer = 2,
+                                    .n_head = 8,
+                                    .n_kv_head = 2,
+                                    .head_dim = 32,
+                                    .hidden = 256,
+                                    .ffn = 64,
+                                    .n_vocab = 384,
+                                    .context = 512,
+                                    .type = TOY_Q4_0,
+                                    .seed = 21,
+                                    .n_expert = 4,
+                                    .n_used = 2};
+
 /* Prefill chunks, decode steps, admissions, preemption, sampling of every kind, ends, and a trace
  * of it: all between the first event and the last. */
-static void steps_do_not_allocate(void **state) {
-    (void)state;
+static void check_steps(const toy_shape *shape, bool expert_parallel) {
     enum { N = 10 };
     static const topo_sizes sizes[] = {{1, 1, 1}, {1, 2, 1}, {1, 2, 2}, {2, 2, 2}, {4, 2, 4}};
-    weft_model *m = toy_open(&toy_gqa);
+    weft_model *m = toy_open(shape);
     weft_request q[N];
     int64_t n_preemption = 0;
     for (int32_t i = 0; i < N; i++) {
-        q[i] = run_request(toy_gqa.n_vocab, 3 + 13 * i, 20, 70 + (uint64_t)i);
+        q[i] = run_request(shape->n_vocab, 3 + 13 * i, 20, 70 + (uint64_t)i);
         q[i].arrival_step = 3 * i;
         q[i].prompt_logits = i % 2 == 0;
         q[i].sampling.temperature = i % 3 ? 0.9f : 0;
@@ -141,6 +155,7 @@ static void steps_do_not_allocate(void **state) {
             p.max_num_batched_tokens = 40;
             p.kv_pages = 12 / p.dcp; /* less than all want at once */
             p.exchange = (weft_exchange)x;
+            p.expert_parallel = expert_parallel;
             p.trace_path = x == 2 ? "/dev/null" : NULL;
             p.n_thread = 2 * p.tp * p.pcp; /* helper threads are watched as well */
             assert_int_equal(weft_engine_open(m, &p, &e, &err), WEFT_OK);
@@ -157,11 +172,22 @@ static void steps_do_not_allocate(void **state) {
     weft_model_close(m);
 }
 
+static void steps_do_not_allocate(void **state) {
+    (void)state;
+    check_steps(&toy_gqa, false);
+}
+
+static void steps_with_whole_experts(void **state) {
+    (void)state;
+    check_steps(&toy_whole, true);
+}
+
 int main(void) {
     is_client = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counter_counts),
         cmocka_unit_test(steps_do_not_allocate),
+        cmocka_unit_test(steps_with_whole_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

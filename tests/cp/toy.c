@@ -192,7 +192,7 @@ static void put_vocab(bytes *b, const toy_shape *s) {
     key_u32(b, "tokenizer.ggml.eos_token_id", toy_end_token(s));
 }
 
-enum { N_KEY = 18 };
+enum { N_KEY = 18, N_EXPERT_KEY = 2 };
 
 static void put_keys(bytes *b, const toy_shape *s) {
     key_text(b, "general.architecture", "llama");
@@ -207,6 +207,10 @@ static void put_keys(bytes *b, const toy_shape *s) {
     key_u32(b, "llama.attention.value_length", s->head_dim);
     key_f32(b, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     key_f32(b, "llama.rope.freq_base", 10000.0f);
+    if (s->n_expert > 0) {
+        key_u32(b, "llama.expert_count", s->n_expert);
+        key_u32(b, "llama.expert_used_count", s->n_used);
+    }
     put_vocab(b, s); /* six keys */
 }
 
@@ -215,12 +219,14 @@ static void put_keys(bytes *b, const toy_shape *s) {
 typedef struct tensor {
     char name[40];
     int32_t n_in, n_out; /* n_out 0: a vector */
+    int32_t n_stack;     /* > 0: of so many matrices */
     uint32_t type;
     float size; /* standard deviation; of a vector around 1 */
 } tensor;
 
 static size_t tensor_bytes(const tensor *t) {
-    size_t n = (size_t)t->n_in * (size_t)(t->n_out ? t->n_out : 1);
+    size_t n =
+        (size_t)t->n_in * (size_t)(t->n_out ? t->n_out : 1) * (size_t)(t->n_stack ? t->n_stack : 1);
     switch (t->type) {
     case TOY_F32:
         return 4 * n;
@@ -264,12 +270,25 @@ static void put_value(bytes *b, uint32_t type, float v) {
 }
 
 static void put_data(bytes *b, const tensor *t, uint64_t *rng) {
-    int64_t n = (int64_t)t->n_in * (t->n_out ? t->n_out : 1);
+    int64_t n = (int64_t)t->n_in * (t->n_out ? t->n_out : 1) * (t->n_stack ? t->n_stack : 1);
     bool blocks = t->type == TOY_Q4_0 || t->type == TOY_Q8_0;
     for (int64_t i = 0; blocks && i < n / BLOCK; i++)
         put_block(b, t->type, t->size, rng);
     for (int64_t i = 0; !blocks && i < n; i++)
         put_value(b, t->type, (t->n_out ? 0.0f : 1.0f) + t->size * noise(rng));
+}
+
+static int32_t list_experts(const toy_shape *s, int32_t l, float of_hidden, float of_ffn,
+                            tensor out[4]) {
+    int32_t e = s->n_expert;
+    static const char *const names[] = {"gate_inp", "gate_exps", "up_exps", "down_exps"};
+    out[0] = (tensor){"", s->hidden, e, 0, TOY_F32, 2 * of_hidden};
+    out[1] = (tensor){"", s->hidden, s->ffn, e, s->type, of_hidden};
+    out[2] = (tensor){"", s->hidden, s->ffn, e, s->up_half ? TOY_F16 : s->type, of_hidden};
+    out[3] = (tensor){"", s->ffn, s->hidden, e, s->type, of_ffn};
+    for (int32_t i = 0; i < 4; i++)
+        snprintf(out[i].name, sizeof out[i].name, "blk.%d.ffn_%s.weight", l, names[i]);
+    return 4;
 }
 
 static int32_t list_tensors(const toy_shape *s, tensor *out) {
@@ -287,17 +306,25 @@ static int32_t list_tensors(const toy_shape *s, tensor *out) {
         {"attn_output", q, s->hidden, of_q},        {"ffn_norm", s->hidden, 0, 0.2f},
         {"ffn_gate", s->hidden, s->ffn, of_hidden}, {"ffn_up", s->hidden, s->ffn, of_hidden},
         {"ffn_down", s->ffn, s->hidden, of_ffn}};
-    out[n++] = (tensor){"token_embd.weight", s->hidden, s->n_vocab, s->type, 1.0f};
-    out[n++] = (tensor){"output_norm.weight", s->hidden, 0, TOY_F32, s->chain ? 0.0f : 0.2f};
+    size_t n_per_layer = sizeof per_layer / sizeof *per_layer - (s->n_expert > 0 ? 3 : 0);
+    out[n++] = (tensor){"token_embd.weight", s->hidden, s->n_vocab, 0, s->type, 1.0f};
+    out[n++] = (tensor){"output_norm.weight", s->hidden, 0, 0, TOY_F32, s->chain ? 0.0f : 0.2f};
     if (!s->tied)
-        out[n++] = (tensor){"output.weight", s->hidden, s->n_vocab, s->type, 0.15f};
-    for (int32_t l = 0; l < s->n_layer; l++)
-        for (size_t i = 0; i < sizeof per_layer / sizeof *per_layer; i++) {
-            out[n] = (tensor){"", per_layer[i].n_in, per_layer[i].n_out,
-                              per_layer[i].n_out ? s->type : TOY_F32, per_layer[i].size};
+        out[n++] = (tensor){"output.weight", s->hidden, s->n_vocab, 0, s->type, 0.15f};
+    for (int32_t l = 0; l < s->n_layer; l++) {
+        for (size_t i = 0; i < n_per_layer; i++) {
+            out[n] = (tensor){"",
+                              per_layer[i].n_in,
+                              per_layer[i].n_out,
+                              0,
+                              per_layer[i].n_out ? s->type : TOY_F32,
+                              per_layer[i].size};
             snprintf(out[n].name, sizeof out[n].name, "blk.%d.%s.weight", l, per_layer[i].name);
             n++;
         }
+        if (s->n_expert > 0)
+            n += list_experts(s, l, of_hidden, of_ffn, out + n);
+    }
     return n;
 }
 
@@ -310,36 +337,59 @@ static void link_chain(const toy_shape *s, const float *embd, float *head) {
     }
 }
 
-static void put_file(bytes *b, const toy_shape *s) {
-    uint64_t rng = s->seed, offset = 0;
-    tensor *list = calloc((size_t)s->n_layer * 9 + 3, sizeof *list);
-    assert_non_null(list);
-    int32_t n = list_tensors(s, list);
+/* The first value of every token's row is large, and the router's rows of the liked experts look at it. */
+static void like_embedding(const toy_shape *s, float *embd) {
+    for (int32_t i = 0; i < s->n_vocab; i++)
+        embd[(size_t)i * (size_t)s->hidden] = 12.0f;
+}
+
+static void like_router(const toy_shape *s, float *router) {
+    for (int32_t k = 0; k < s->n_used; k++)
+        router[(size_t)(s->liked + k) * (size_t)s->hidden] = 60.0f - (float)k;
+}
+
+static void put_header(bytes *b, const toy_shape *s, const tensor *list, int32_t n) {
+    uint64_t offset = 0;
     put(b, "GGUF", 4);
     put_u32(b, 3);
     put_u64(b, (uint64_t)n);
-    put_u64(b, N_KEY);
+    put_u64(b, N_KEY + (s->n_expert > 0 ? N_EXPERT_KEY : 0));
     put_keys(b, s);
     for (int32_t i = 0; i < n; i++) {
         put_text(b, list[i].name);
-        put_u32(b, list[i].n_out ? 2 : 1);
+        put_u32(b, list[i].n_stack ? 3 : list[i].n_out ? 2 : 1);
         put_u64(b, (uint64_t)list[i].n_in);
         if (list[i].n_out)
             put_u64(b, (uint64_t)list[i].n_out);
+        if (list[i].n_stack)
+            put_u64(b, (uint64_t)list[i].n_stack);
         put_u32(b, list[i].type);
         put_u64(b, offset);
         offset += (tensor_bytes(&list[i]) + ALIGN - 1) / ALIGN * ALIGN;
     }
     pad(b);
+}
+
+static void put_file(bytes *b, const toy_shape *s) {
+    uint64_t rng = s->seed;
+    tensor *list = calloc((size_t)s->n_layer * 10 + 3, sizeof *list);
+    assert_non_null(list);
+    int32_t n = list_tensors(s, list);
+    put_header(b, s, list, n);
     size_t embd = 0, head = 0;
     for (int32_t i = 0; i < n; i++) {
         if (strcmp(list[i].name, "token_embd.weight") == 0)
             embd = b->n;
         if (strcmp(list[i].name, "output.weight") == 0)
             head = b->n;
+        size_t at = b->n;
         put_data(b, &list[i], &rng);
         pad(b);
+        if (s->like_one && strstr(list[i].name, "ffn_gate_inp"))
+            like_router(s, (float *)(void *)(b->at + at));
     }
+    if (s->like_one)
+        like_embedding(s, (float *)(void *)(b->at + embd));
     if (s->chain)
         link_chain(s, (const float *)(const void *)(b->at + embd), (float *)(void *)(b->at + head));
     for (int32_t i = 0; s->poison > 0 && i < s->hidden; i++)

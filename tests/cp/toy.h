@@ -1,4 +1,4 @@
-/* Tiny random-weight llama models, written as GGUF files of the shape that a test wants.
+/* Tiny random-weight llama and mixtral models, written as GGUF files of the shape that a test wants.
  *
  * Vocabulary: ids 0..255 are the bytes, then six merges, then unused words; the last id is the end
  * token. */
@@ -21,6 +21,11 @@ typedef struct toy_shape {
     int32_t n_chain;
     int32_t poison; /* > 0: the embedding of this id is infinite (F32 only) */
     float down;     /* > 0: size of the MLP's down projection, instead of the usual one */
+    /* > 0: experts in place of the MLP, each ffn wide */
+    int32_t n_expert, n_used;
+    bool up_half;  /* their up is F16, whatever the type */
+    bool like_one; /* all tokens choose alike: experts liked, liked + 1, .. (F32 only) */
+    int32_t liked;
 } toy_shape;
 
 /* 8 query and 2 KV heads of 32, two Q4_0 layers: legal with tp 8, more ranks than KV heads. */

@@ -1,4 +1,4 @@
-/* The five operations of comm.h on thread ranks. Receivers copy; counts are compared before. */
+/* The operations of comm.h on thread ranks. Receivers copy; counts are compared before. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,6 +187,17 @@ static weft_status all_to_all_v(comm *c, comm_group g, kern_mem send, const size
     return hub_finish(e, g, s);
 }
 
+static weft_status all_to_all_counts(comm *c, comm_group g, int32_t n, const int32_t *send,
+                                     int32_t *recv) {
+    size_t bytes[HUB_MAX_WORLD], at[HUB_MAX_WORLD];
+    for (int32_t m = 0; m < c->size[g]; m++) {
+        bytes[m] = (size_t)n * sizeof *send;
+        at[m] = (size_t)m * bytes[m];
+    }
+    return all_to_all_v(c, g, (kern_mem){(uintptr_t)send}, bytes, at, (kern_mem){(uintptr_t)recv},
+                        bytes, at);
+}
+
 /* ---- the rest ---- */
 
 static void abort_all(comm *c, weft_status why, const char *reason) {
@@ -204,6 +215,7 @@ const comm_vtable hub_vtable = {
     .bcast = bcast,
     .all_gather_v = all_gather_v,
     .all_to_all_v = all_to_all_v,
+    .all_to_all_counts = all_to_all_counts,
     .abort = abort_all,
     .close = close_end,
 };

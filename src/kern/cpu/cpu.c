@@ -178,7 +178,8 @@ static weft_status open_avx512vnni(int32_t n_thread, const kern_limits *limits, 
         .packed_bytes = cpu_packed_bytes, .pack = cpu_pack, .embed = cpu_embed,                    \
         .linear = cpu_linear, .swiglu = cpu_swiglu, .glu = cpu_glu, .act_make = cpu_act_make,      \
         .reduce_norm = cpu_reduce_norm, .softcap = cpu_softcap, .route = cpu_route,                \
-        .experts = cpu_experts, .moe_sum = cpu_moe_sum, .pick = cpu_pick, .qk_rope = cpu_qk_rope,  \
+        .experts = cpu_experts, .dispatch = cpu_dispatch, .arrive = cpu_arrive,                    \
+        .moe_sum = cpu_moe_sum, .pick = cpu_pick, .qk_rope = cpu_qk_rope,                          \
         .mla_rope = cpu_mla_rope, .kv_store = cpu_kv_store, .kv_pack = cpu_kv_pack,                \
         .attn_fold = cpu_attn_fold, .attn_finish = cpu_attn_finish,                                \
     }

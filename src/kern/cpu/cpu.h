@@ -81,9 +81,11 @@ void cpu_act_copy_row(const kern_act *from, size_t from_row, const kern_act *to,
 /* Row of floats -> the forms of an activation that are wanted (row index r of act). */
 void cpu_act_write_row(const cpu_linear_isa *isa, const kern_act *act, int32_t r, const float *x);
 
-/* moe.c, route__scalar.c */
+/* moe.c, dispatch.c, route__scalar.c */
 void cpu_route(kern_dev *dev, const kern_route *p);
 void cpu_experts(kern_dev *dev, const kern_experts *p);
+void cpu_dispatch(kern_dev *dev, const kern_dispatch *p);
+void cpu_arrive(kern_dev *dev, const kern_arrive *p);
 void cpu_moe_sum(kern_dev *dev, const kern_moe_sum *p);
 /* The slots of one row, [n_used] each. */
 void cpu_route_row(const kern_route *p, const float *logit, int32_t *expert, float *weight);

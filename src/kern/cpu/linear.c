@@ -6,8 +6,11 @@
  *     same at every step, so that its part of the weights stays near it. Reading weights takes as
  *     long as the arithmetic here: the row tiles of two panels fetch the next two, each its share
  *   more rows: items of (4 panels, up to 16 tiles of rows) are claimed; within an item the panels'
- *     weights stay in the first-level cache while the rows pass by; row blocks of the same panels
- *     are neighbours in the order of claiming, so the weights are read from memory once */
+ *     weights stay in a near cache while the rows pass by, unpacked where the level does that; row
+ *     blocks of the same panels are neighbours in the order of claiming, so the weights are read
+ *     from memory once */
+#include <assert.h>
+
 #include "kern/cpu/tiles.h"
 
 enum { STATIC_TILES = 3 }; /* up to 18 rows */
@@ -27,17 +30,26 @@ typedef struct cut {
 void cpu_tiler_run(const cpu_tiler *c, int32_t thread, int32_t part, int32_t panel, int32_t end,
                    int32_t tile0, int32_t tile1) {
     uint8_t *scratch = cpu_scratch(c->dev, thread);
+    bool unpacked = c->dev->isa->linear->unpack && tile1 - tile0 >= CPU_UNPACK_TILES;
     for (int32_t width; panel < end; panel += width) {
         int32_t left = end - panel;
         if (c->fence)
             left = min32(left, c->fence - panel % c->fence);
-        width = c->tile_panels;
+        width = unpacked ? CPU_UNPACKED_PANELS : c->tile_panels;
         while (width > left)
             width /= 2;
+        cpu_tile t = {.part = part,
+                      .panel = panel,
+                      .n_panel = width,
+                      .fetch_step = tile1 - tile0,
+                      .last = panel + width == end,
+                      .unpacked = unpacked};
+        if (unpacked)
+            c->unpack(c, scratch, &t);
         for (int32_t i = tile0; i < tile1; i++) {
-            cpu_tile t = {part, panel,     width,         even(c->n_row, c->n_tile, i),
-                          0,    i - tile0, tile1 - tile0, panel + width == end};
+            t.row = even(c->n_row, c->n_tile, i);
             t.n_row = even(c->n_row, c->n_tile, i + 1) - t.row;
+            t.fetch_first = i - tile0;
             c->tile(c, scratch, &t);
         }
     }
@@ -123,6 +135,39 @@ static cpu_leaf leaf_start(const kern_weight *w, const kern_act *x, int32_t out0
     return l;
 }
 
+/* Unpacked panels of a tile's weight `side`, behind the partial tiles. */
+static uint8_t *unpacked_at(const cpu_tiler *c, uint8_t *scratch, int32_t side) {
+    size_t n_block = (size_t)(c->dev->limits.max_in / CPU_BLOCK);
+    return scratch + (size_t)TREE_MAX_DEPTH * CPU_TILE_FLOATS * sizeof(float) +
+           (size_t)side * CPU_UNPACKED_PANELS * n_block * CPU_UNPACKED_MOST;
+}
+
+/* Columns [in0, in0 + n_in) of the panels of l. */
+static void unpack(const cpu_tiler *c, uint8_t *scratch, int32_t side, cpu_leaf l, int32_t in0,
+                   int32_t n_in, int32_t n_panel) {
+    assert(n_in <= c->dev->limits.max_in && n_panel <= CPU_UNPACKED_PANELS);
+    if (!packed_is_quantised(l.type))
+        return;
+    l.k0 = in0;
+    l.n_k = n_in;
+    c->dev->isa->linear->unpack(&l, n_panel, unpacked_at(c, scratch, side));
+}
+
+/* A leaf of columns [k, k + l->n_k) of the n_in that `unpack` was given. */
+static void leaf_run(const cpu_tiler *c, uint8_t *scratch, int32_t side, const cpu_tile *t,
+                     cpu_leaf l, int32_t in0, int32_t n_in, int32_t k) {
+    const cpu_linear_isa *isa = c->dev->isa->linear;
+    if (!t->unpacked || !packed_is_quantised(l.type)) {
+        l.k0 = in0 + k;
+        isa->leaf(&l, t->n_row, t->n_panel);
+        return;
+    }
+    l.k0 = k;
+    l.w = unpacked_at(c, scratch, side);
+    l.panel_bytes = (size_t)(n_in / CPU_BLOCK) * cpu_unpacked_bytes(l.type);
+    isa->leaf_unpacked(&l, t->n_row, t->n_panel);
+}
+
 /* The sums of a tile to columns [o, o + n_valid) of its rows in y. */
 static void store_tile(const cpu_linear_isa *isa, const cpu_linear_work *work, const cpu_tile *t,
                        const float *tile, int32_t o, int32_t n_valid, float *y) {
@@ -156,9 +201,8 @@ void cpu_linear_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
         int32_t op = p->tree->op[i];
         if (op >= 0) {
             l.x_k0 = x_k0 + op * p->leaf_in;
-            l.k0 = p->in0 + op * p->leaf_in;
             l.out = top;
-            isa->leaf(&l, t->n_row, t->n_panel);
+            leaf_run(c, scratch, 0, t, l, p->in0, p->n_in, op * p->leaf_in);
             top += CPU_TILE_FLOATS;
         } else if (op == TREE_ADD) {
             top -= CPU_TILE_FLOATS;
@@ -171,6 +215,13 @@ void cpu_linear_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
     }
 }
 
+void cpu_linear_unpack(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
+    const kern_linear *p = ((const cpu_linear_work *)c->op)->p;
+    const kern_linear_part *q = &p->part[t->part];
+    cpu_leaf l = leaf_start(q->w, &p->x, q->out0, t, c->next[0]);
+    unpack(c, scratch, 0, l, p->in0, p->n_in, t->n_panel);
+}
+
 void cpu_linear(kern_dev *dev, const kern_linear *p) {
     if (p->n_row == 0)
         return;
@@ -178,6 +229,7 @@ void cpu_linear(kern_dev *dev, const kern_linear *p) {
     cut c = {.rows = {.dev = dev,
                       .op = &work,
                       .tile = cpu_linear_tile,
+                      .unpack = cpu_linear_unpack,
                       .n_row = p->n_row,
                       .fence = p->group_out / CPU_PANEL},
              .unit = 1};
@@ -200,7 +252,7 @@ void cpu_swiglu_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
         cpu_leaf l = leaf_start(w[i], &p->x, p->out0, t, c->next[i]);
         l.n_k = p->x.k;
         l.out = side[i];
-        isa->leaf(&l, t->n_row, t->n_panel);
+        leaf_run(c, scratch, i, t, l, 0, p->x.k, 0);
         for (int32_t r = 0; work->bias[i] && r < t->n_row; r++)
             isa->add(side[i] + r * width, side[i] + r * width, work->bias[i] + o, n_valid);
     }
@@ -209,11 +261,23 @@ void cpu_swiglu_tile(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
         cpu_act_write(isa, &p->out, t->row + r, o, n_valid, side[0] + r * width);
 }
 
+void cpu_swiglu_unpack(const cpu_tiler *c, uint8_t *scratch, const cpu_tile *t) {
+    const kern_swiglu *p = ((const cpu_swiglu_work *)c->op)->p;
+    const kern_weight *w[2] = {p->gate, p->up};
+    for (int32_t i = 0; i < 2; i++)
+        unpack(c, scratch, i, leaf_start(w[i], &p->x, p->out0, t, c->next[i]), 0, p->x.k,
+               t->n_panel);
+}
+
 void cpu_swiglu(kern_dev *dev, const kern_swiglu *p) {
     if (p->n_row == 0)
         return;
     cpu_swiglu_work work = {.p = p};
-    cut c = {.rows = {.dev = dev, .op = &work, .tile = cpu_swiglu_tile, .n_row = p->n_row},
+    cut c = {.rows = {.dev = dev,
+                      .op = &work,
+                      .tile = cpu_swiglu_tile,
+                      .unpack = cpu_swiglu_unpack,
+                      .n_row = p->n_row},
              .n_part = 1,
              .unit = 2};
     c.n_panel[0] = ceil_div(p->n_out, CPU_PANEL);

@@ -15,9 +15,11 @@
 #include "kern/cpu/packed.h"
 
 enum {
-    CPU_TILE_ROWS = 6,     /* most rows of a tile */
-    CPU_TILE_FLOATS = 192, /* most sums of a tile: 6 rows x 2 panels, or 3 rows x 4 panels */
-    CPU_NORM_SEGMENT = 512 /* floats of a row over which reduce_norm walks its tree at a time */
+    CPU_TILE_ROWS = 6,       /* most rows of a tile */
+    CPU_TILE_FLOATS = 384,   /* most sums of a tile: 6 rows x 4 panels */
+    CPU_UNPACKED_ROWS = 4,   /* least rows of a tile of unpacked panels */
+    CPU_UNPACKED_PANELS = 4, /* most panels of a weight that are unpacked at a time */
+    CPU_NORM_SEGMENT = 512   /* floats of a row over which reduce_norm walks its tree at a time */
 };
 
 /* One leaf of a tile: sum over k in [0, n_k) of W[.][k0 + k] x[row][x_k0 + k]. */
@@ -43,6 +45,13 @@ struct cpu_linear_isa {
      * words.
      * Float: acc = fma(w, x, acc), k ascending, w widened to f32. */
     void (*leaf)(const cpu_leaf *l, int32_t n_row, int32_t n_panel);
+
+    /* For many tiles of rows, quantised types; NULL: the level has none. unpack writes columns [k0,
+     * k0 + n_k) of n_panel panels to `to`, n_k / 32 * cpu_unpacked_bytes(type) bytes each, in the
+     * level's own form; `to` is aligned to 64 bytes. leaf_unpacked is leaf with w, panel_bytes and
+     * k0 in there, n_row CPU_UNPACKED_ROWS..CPU_TILE_ROWS; it fetches nothing. */
+    void (*unpack)(const cpu_leaf *l, int32_t n_panel, uint8_t *to);
+    void (*leaf_unpacked)(const cpu_leaf *l, int32_t n_row, int32_t n_panel);
 
     /* y[r * y_stride + o] = tile[r * width + o] (+ bias[o] when not NULL), o in [0, n_valid). */
     void (*store)(const float *tile, int32_t n_row, int32_t width, int32_t n_valid,
@@ -101,6 +110,17 @@ static inline int cpu_short_runs(dtype type) {
     int below = block_forms[type].offset, above = block_forms[type].most - below;
     int n_quad = block_forms[type].group / 4;
     return n_quad * (above > below ? above : below) <= 129 ? 1 : 2;
+}
+
+/* Bytes of 32 columns of an unpacked panel: levels of a byte each and the groups' scales and minima
+ * in f32; levels that are not short take two bytes, with an int32 for each output. */
+enum { CPU_UNPACKED_MOST = 2 * CPU_BLOCK * CPU_PANEL + 2 * 4 * CPU_PANEL };
+static inline size_t cpu_unpacked_bytes(dtype type) {
+    const block_form f = block_forms[type];
+    size_t levels = CPU_BLOCK * CPU_PANEL, scales = 4u * CPU_PANEL * CPU_BLOCK / f.group;
+    if (!cpu_is_short(type))
+        return 2 * levels + scales + 4 * CPU_PANEL;
+    return levels + (f.scaling == BLOCK_D_M || f.scaling == BLOCK_D_SC_MN ? 2 : 1) * scales;
 }
 
 /* Scale of a block from the largest |x| given as its bits (for non-negative floats the order of the

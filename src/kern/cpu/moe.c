@@ -75,8 +75,9 @@ static places sort_slots(const kern_experts *p) {
 static void copy_row(kern_dev *dev, int32_t thread, const void *op, int32_t r) {
     (void)dev, (void)thread;
     const pass *a = op;
-    size_t from = (size_t)(a->at.slot[r] / a->p->n_used);
-    cpu_act_copy_row(&a->p->x, from, &a->p->sorted, (size_t)r);
+    const int32_t *x_row = cpu_ptr(a->p->x_row);
+    int32_t from = a->at.slot[r] / a->p->n_used;
+    cpu_act_copy_row(&a->p->x, (size_t)(x_row ? x_row[from] : from), &a->p->sorted, (size_t)r);
 }
 
 static void copy_rows(const pass *a) {
@@ -196,6 +197,7 @@ static void gate_item(const pass *a, int32_t thread, const item *i, const item *
         .dev = a->dev,
         .op = &work,
         .tile = cpu_swiglu_tile,
+        .unpack = cpu_swiglu_unpack,
         .next = {panel_of(p->gate, next->expert, panel), panel_of(p->up, next->expert, panel)}};
     item_run(thread, i, &c);
 }
@@ -217,6 +219,7 @@ static void down_item(const pass *a, int32_t thread, const item *i, const item *
     cpu_tiler c = {.dev = a->dev,
                    .op = &work,
                    .tile = cpu_linear_tile,
+                   .unpack = cpu_linear_unpack,
                    .next = {panel_of(p->down, next->expert, next->panel)}};
     item_run(thread, i, &c);
 }
@@ -240,11 +243,11 @@ void cpu_experts(kern_dev *dev, const kern_experts *p) {
 static void sum_segment(const cpu_linear_isa *isa, const kern_moe_sum *p, int32_t r, int32_t j,
                         int32_t n, float *sums, float *y) {
     size_t hidden = (size_t)p->hidden, slot = (size_t)r * (size_t)p->n_used;
-    const int32_t *expert = cpu_ptr(p->expert);
+    const int32_t *expert = cpu_ptr(p->expert), *place = cpu_ptr(p->place);
     const float *weight = cpu_ptr(p->weight), *bias = cpu_ptr(p->down_bias);
     memset(y, 0, (size_t)n * sizeof *y);
     for (int32_t i = 0; i < p->n_used; i++, slot++) {
-        size_t at = slot * hidden + (size_t)j;
+        size_t at = (place ? (size_t)place[slot] : slot) * hidden + (size_t)j;
         const float *t = cpu_tree_root(isa, p->tree, p->nodes, p->node_off, at, n, sums);
         if (bias) {
             isa->add(sums, t, bias + (size_t)expert[slot] * hidden + j, n);

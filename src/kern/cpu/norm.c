@@ -6,12 +6,15 @@
 #include "kern/cpu/linear_isa.h"
 
 /* Scratch of a thread, for whichever of its users needs most:
- *   linear layers   [TREE_MAX_DEPTH][CPU_TILE_FLOATS] partial tiles
+ *   linear layers   [TREE_MAX_DEPTH][CPU_TILE_FLOATS] partial tiles | unpacked panels of two weights
  *   row operations  [TREE_MAX_DEPTH][CPU_NORM_SEGMENT] partial sums | [max_in] one row */
 size_t cpu_linear_scratch_bytes(const kern_limits *l) {
     size_t row = (size_t)TREE_MAX_DEPTH * CPU_NORM_SEGMENT + (size_t)l->max_in;
-    size_t tile = (size_t)TREE_MAX_DEPTH * CPU_TILE_FLOATS;
-    return packed_align((row > tile ? row : tile) * sizeof(float));
+    size_t tile = (size_t)TREE_MAX_DEPTH * CPU_TILE_FLOATS * sizeof(float);
+    size_t unpacked =
+        2u * CPU_UNPACKED_PANELS * (size_t)(l->max_in / CPU_BLOCK) * CPU_UNPACKED_MOST;
+    row *= sizeof(float);
+    return packed_align(row > tile + unpacked ? row : tile + unpacked);
 }
 
 static float *scratch_sums(kern_dev *dev, int32_t thread) {

@@ -220,13 +220,28 @@ static weft_status random_all_to_all(rank *r, comm_group g, const int32_t *list,
     return s;
 }
 
+/* Numbers that say who sent them to whom, two for each member. */
+static weft_status random_counts(rank *r, comm_group g, const int32_t *list, int32_t round) {
+    int32_t send[2 * MAX_WORLD], recv[2 * MAX_WORLD], n = r->c->size[g];
+    for (int32_t m = 0; m < n; m++) {
+        send[2 * m] = round;
+        send[2 * m + 1] = r->i * MAX_WORLD + list[m];
+    }
+    weft_status s = r->c->v->all_to_all_counts(r->c, g, 2, send, recv);
+    memset(send, 0xEE, sizeof send);
+    for (int32_t m = 0; m < n && s == WEFT_OK; m++) {
+        r->n_wrong += recv[2 * m] != round || recv[2 * m + 1] != list[m] * MAX_WORLD + r->i;
+    }
+    return s;
+}
+
 /* One collective of every kind and group kind in an order drawn from the seed. */
 static void random_body(rank *r) {
     comm_members m = members_of(r->w, r->i);
     for (int32_t round = 0; round < r->w->n_round && r->status == WEFT_OK; round++) {
         uint64_t x = mix(r->w->seed * 31 + (uint64_t)round);
         comm_group g = (comm_group)(x % COMM_N_GROUP);
-        switch (x >> 8 & 3) {
+        switch ((x >> 8) % 5) {
         case 0:
             r->status = r->c->v->barrier(r->c, g);
             break;
@@ -235,6 +250,9 @@ static void random_body(rank *r) {
             break;
         case 2:
             r->status = random_all_gather(r, g, m.list[g], round);
+            break;
+        case 3:
+            r->status = random_counts(r, g, m.list[g], round);
             break;
         default:
             r->status = random_all_to_all(r, g, m.list[g], round);

@@ -51,6 +51,35 @@ static void expect_row(const explain *e, int32_t rank, int32_t i, int32_t req, i
 
 /* ---- memory ---- */
 
+/* The items of every rank, and the sums. */
+static void check_memory(weft_model *m, const weft_engine_params *p) {
+    weft_engine *engine;
+    weft_engine_stats st;
+    weft_error err = {0};
+    if (weft_engine_open(m, p, &engine, &err) != WEFT_OK)
+        fail_msg("%s", err.text);
+    weft_engine_get_stats(engine, &st);
+    explain *e = plan(m->desc, p, ask_of(LIST(20), LIST(5)));
+    size_t all = 0, beside = 0;
+    for (int32_t r = 0; r < e->setup.world; r++) {
+        const kern_memory *real = &engine->rank[r].memory, *ours = &e->rank[r].memory;
+        all += ours->bytes;
+        beside += e->rank[r].scratch_bytes + e->rank[r].host_bytes;
+        assert_int_equal(ours->n, real->n);
+        for (int32_t k = 0; k < real->n; k++) {
+            assert_string_equal(ours->item[k].name, real->item[k].name);
+            assert_int_equal(ours->item[k].bytes, real->item[k].bytes);
+        }
+    }
+    assert_int_equal(e->weight_bytes, st.weight_bytes);
+    assert_int_equal(all, st.kv_bytes + st.scratch_bytes);
+    assert_int_equal(e->weight_bytes + all + beside, st.planned_bytes);
+    assert_int_equal(e->setup.p.kv_bytes, st.kv_bytes);
+    assert_int_equal(e->cache_tokens, st.n_page * e->setup.caps.page_tokens);
+    explain_close(e);
+    weft_engine_close(engine);
+}
+
 static void memory_is_the_engines(void **state) {
     (void)state;
     topo_sizes list[64];
@@ -63,30 +92,86 @@ static void memory_is_the_engines(void **state) {
         p = params_of(list[i].tp, list[i].pcp, list[i].dcp);
         p.exchange = (weft_exchange)(i % 3);
         p.kv_dtype = (weft_kv_dtype)(i % 2);
-        weft_engine *engine;
-        weft_engine_stats st;
-        weft_error err = {0};
-        if (weft_engine_open(tiny_model, &p, &engine, &err) != WEFT_OK)
-            fail_msg("%s", err.text);
-        weft_engine_get_stats(engine, &st);
-        e = plan(tiny, &p, ask_of(LIST(20), LIST(5)));
-        size_t all = 0;
-        for (int32_t r = 0; r < e->setup.world; r++) {
-            const kern_memory *real = &engine->rank[r].memory, *ours = &e->rank[r].memory;
-            all += ours->bytes;
-            assert_int_equal(ours->n, real->n);
-            for (int32_t k = 0; k < real->n; k++) {
-                assert_string_equal(ours->item[k].name, real->item[k].name);
-                assert_int_equal(ours->item[k].bytes, real->item[k].bytes);
-            }
-        }
-        assert_int_equal(e->weight_bytes, st.weight_bytes);
-        assert_int_equal(all, st.kv_bytes + st.scratch_bytes);
-        assert_int_equal(e->setup.p.kv_bytes, st.kv_bytes);
-        assert_int_equal(e->cache_tokens, st.n_page * e->setup.caps.page_tokens);
-        explain_close(e);
-        weft_engine_close(engine);
+        check_memory(tiny_model, &p);
     }
+}
+
+/* ---- whole experts on ranks ---- */
+
+static weft_model *golden_open(const char *path) {
+    weft_model *m = NULL;
+    weft_error err;
+    if (access(path, R_OK) != 0)
+        skip();
+    assert_int_equal(weft_model_open(path, &m, &err), WEFT_OK);
+    return m;
+}
+
+/* The plan is the engine's, what is sent arrives, and the work is that of one rank: no row is
+ * computed twice (T35). */
+static void check_whole_experts(const char *path) {
+    topo_sizes list[64];
+    weft_model *m = golden_open(path);
+    weft_engine_params p = params_of(1, 1, 1);
+    p.expert_parallel = true;
+    explain *one = plan(m->desc, &p, ask_of(LIST(20), LIST(5)));
+    int32_t n = topo_list(&one->setup.model, 4, list, 64);
+    assert_true(n >= 10 && n <= 64);
+    for (int32_t i = 0; i < n; i++) {
+        p = params_of(list[i].tp, list[i].pcp, list[i].dcp);
+        p.expert_parallel = true;
+        check_memory(m, &p);
+        explain *e = plan(m->desc, &p, ask_of(LIST(20), LIST(5)));
+        for (int32_t k = 0; k < EXPLAIN_N_MOVE; k++) {
+            int64_t left = 0;
+            for (int32_t r = 0; r < e->setup.world; r++)
+                left += e->rank[r].sent[k] - e->rank[r].received[k];
+            assert_int_equal(left, 0);
+        }
+        int32_t owned = 0;
+        for (int32_t r = 0; r < e->setup.world; r++) {
+            assert_int_equal(e->rank[r].expert0, owned);
+            owned += e->rank[r].n_expert;
+        }
+        assert_int_equal(owned, 8);
+        if (list[i].tp <= m->desc->layer[0].n_kv_head) /* else k and v are computed twice */
+            assert_memory_equal(e->work.linear_ops, one->work.linear_ops,
+                                sizeof one->work.linear_ops);
+        explain_close(e);
+    }
+    explain_close(one);
+    weft_model_close(m);
+}
+
+static void whole_experts(void **state) {
+    (void)state;
+    check_whole_experts(WEFT_GOLDEN "/models/deepseek_v2_lite");
+    check_whole_experts(WEFT_GOLDEN "/models/qwen3_moe");
+}
+
+/* Qwen3-MoE's golden model: 3 layers, 8 experts, 2 of them for a token, rows of 96 floats. Each of
+ * two ranks dispatches 4 of 8 rows; row i's slots are taken to go to the experts 2 i and 2 i + 1, and
+ * rank 1 has the upper four: 2 rows and 4 slots go there and 4 outputs come back. With tp 2 the sums
+ * of 4 rows follow, and of the leaf nodes only those of attention are left. */
+static void bytes_of_whole_experts(void **state) {
+    (void)state;
+    weft_model *m = golden_open(WEFT_GOLDEN "/models/qwen3_moe");
+    const int64_t row = 96 * 4;
+    for (int32_t tp = 1; tp <= 2; tp++) {
+        weft_engine_params p = params_of(tp, 3 - tp, 1);
+        p.cp_min_split = 1;
+        p.expert_parallel = true;
+        explain *e = plan(m->desc, &p, ask_of(LIST(8), NULL, 0));
+        for (int32_t r = 0; r < 2; r++) {
+            const int64_t *sent = e->rank[r].sent;
+            assert_int_equal(sent[EXPLAIN_EXPERT_ROWS], 3 * (2 * row + 4 * 4 + 2 * 4));
+            assert_int_equal(sent[EXPLAIN_EXPERT_OUTPUTS], 3 * 4 * row);
+            assert_int_equal(sent[EXPLAIN_EXPERT_SUMS], tp == 2 ? 3 * 4 * row : 0);
+            assert_int_equal(sent[EXPLAIN_NODES], tp == 2 ? 3 * 8 * row : 0);
+        }
+        explain_close(e);
+    }
+    weft_model_close(m);
 }
 
 /* ---- groups of layers ---- */
@@ -270,8 +355,9 @@ static void step_is_the_schedulers(void **state) {
     const kv_group all = {0, 9};
     const kv_sizes sizes = {1, cut, 16, 16, 60, 1, &all};
     assert_int_equal(kv_open(&sizes, &kv, &err), WEFT_OK);
-    assert_int_equal(sched_open(&(sched_limits){3, 60, e->setup.p.max_model_len, 16, false}, kv, &s, &err),
-                     WEFT_OK);
+    assert_int_equal(
+        sched_open(&(sched_limits){3, 60, e->setup.p.max_model_len, 16, false}, kv, &s, &err),
+        WEFT_OK);
     for (int32_t i = 0; i < 4; i++) {
         sched_request *r;
         assert_int_equal(sched_request_new(s, token, prompt[i], 1, &r, &err), WEFT_OK);
@@ -473,6 +559,8 @@ int main(void) {
         return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_the_engines),
+        cmocka_unit_test(whole_experts),
+        cmocka_unit_test(bytes_of_whole_experts),
         cmocka_unit_test(window_has_pages_of_its_own),
         cmocka_unit_test(memory_is_shared),
         cmocka_unit_test(prompt_of_7_and_9),

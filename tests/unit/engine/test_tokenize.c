@@ -48,14 +48,14 @@ static weft_model *model_with(int32_t bos, uint8_t add_bos) {
 
 enum { MAX_ID = 16 };
 
-static size_t ids_of(const weft_model *m, const char *text, size_t bytes, bool special,
+static size_t ids_of(const weft_model *m, const char *text, size_t bytes, weft_text_kind kind,
                      int32_t *ids) {
     size_t n = 0, n_again = 99;
     weft_error err = {0};
-    assert_int_equal(weft_tokenize(m, text, bytes, special, ids, MAX_ID, &n, &err), WEFT_OK);
+    assert_int_equal(weft_tokenize(m, text, bytes, kind, ids, MAX_ID, &n, &err), WEFT_OK);
     assert_in_range(n, 0, MAX_ID);
     int32_t none[1] = {-7};
-    assert_int_equal(weft_tokenize(m, text, bytes, special, none, 0, &n_again, &err), WEFT_OK);
+    assert_int_equal(weft_tokenize(m, text, bytes, kind, none, 0, &n_again, &err), WEFT_OK);
     assert_int_equal(n_again, n); /* the number due, whatever the room */
     assert_int_equal(none[0], -7);
     return n;
@@ -66,23 +66,25 @@ static void one_bos(void **state) {
     weft_model *m = model_with(0, 1);
     /* A token that one byte of text makes serves as BOS: "!" of the byte alphabet. */
     int32_t plain[MAX_ID], ids[MAX_ID];
-    assert_int_equal(ids_of(m, "!", 1, false, plain), 1);
+    assert_int_equal(ids_of(m, "!", 1, WEFT_TEXT_PLAIN, plain), 1);
     int32_t bos = plain[0], other;
     weft_model_close(m);
     for (uint8_t add = 0; add <= 1; add++) {
         m = model_with(bos, add);
-        assert_int_equal(ids_of(m, "?", 1, false, &other), 1);
+        assert_int_equal(ids_of(m, "?", 1, WEFT_TEXT_PLAIN, &other), 1);
         assert_true(other != bos);
-        assert_int_equal(ids_of(m, "?", 1, true, ids), 1 + add); /* completions */
+        assert_int_equal(ids_of(m, "?", 1, WEFT_TEXT_PROMPT, ids), 1 + add); /* completions */
         assert_int_equal(ids[0], add ? bos : other);
         assert_int_equal(ids[add], other);
         /* The text begins with it already: a template wrote it, or the user did. */
-        assert_int_equal(ids_of(m, "!?", 2, true, ids), 2);
+        assert_int_equal(ids_of(m, "!?", 2, WEFT_TEXT_PROMPT, ids), 2);
         assert_int_equal(ids[0], bos);
         assert_int_equal(ids[1], other);
-        assert_int_equal(ids_of(m, "!!", 2, true, ids), 2); /* nothing that was typed is lost */
-        assert_int_equal(ids_of(m, "", 0, true, ids), add);
-        assert_int_equal(ids_of(m, "?", 1, false, ids), 1); /* not asked for */
+        assert_int_equal(ids_of(m, "!!", 2, WEFT_TEXT_PROMPT, ids),
+                         2); /* nothing that was typed is lost */
+        assert_int_equal(ids_of(m, "", 0, WEFT_TEXT_PROMPT, ids), add);
+        assert_int_equal(ids_of(m, "?", 1, WEFT_TEXT_PLAIN, ids), 1); /* not asked for */
+        assert_int_equal(ids_of(m, "?", 1, WEFT_TEXT_SPECIAL, ids), 1);
         weft_model_close(m);
     }
 }

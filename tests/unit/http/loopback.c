@@ -38,26 +38,26 @@ void wait_for(atomic_int *value, int due) {
 
 /* ---- the application ---- */
 
-typedef struct held_arg {
+typedef struct held_place {
     loopback *l;
     int at;
-} held_arg;
+} held_place;
 
 static void on_gone(void *arg) {
-    held_arg *h = arg;
-    loopback *l = h->l;
-    l->held[h->at] = NULL;
-    atomic_fetch_add(&l->gone, 1);
-    free(h);
+    held_place *place = arg;
+    place->l->held[place->at] = NULL;
+    atomic_fetch_add(&place->l->gone, 1);
 }
 
 static void hold(loopback *l, http_call *c, bool silent) {
+    static held_place places[HELD];
+    int at = l->n_held++;
+    assert_true(at < HELD);
+    places[at] = (held_place){l, at};
     if (!silent) {
-        held_arg *h = malloc(sizeof *h);
-        *h = (held_arg){l, l->n_held};
-        http_on_gone(c, on_gone, h);
+        http_on_gone(c, on_gone, &places[at]);
     }
-    l->held[l->n_held++] = c;
+    l->held[at] = c;
     atomic_fetch_add(&l->holding, 1);
 }
 
@@ -65,11 +65,11 @@ static void flood(loopback *l, http_call *c) {
     static char piece[65536];
     memset(piece, 'f', sizeof piece);
     http_stream_begin(c, 200, "application/octet-stream");
-    hold(l, c, false);
     for (int i = 0; i < 128; i++) {
         http_stream_send(c, piece, sizeof piece);
     }
     atomic_store(&l->backlog, http_stream_backlog(c));
+    hold(l, c, false);
 }
 
 static void reply_seen(http_call *c) {
@@ -133,6 +133,7 @@ void loopback_params(loopback *l) {
     *l = (loopback){.params = {.host = "127.0.0.1",
                                .max_header_bytes = 4000,
                                .max_body_bytes = 1000000,
+                               .max_bodies_bytes = 100000000,
                                .max_connections = 1000,
                                .read_s = WAIT_S,
                                .idle_s = WAIT_S,
@@ -230,16 +231,25 @@ void wait_for_connections(loopback *l, int due) {
 
 /* ---- the client ---- */
 
-int client_connect(const loopback *l) {
-    struct sockaddr_in to = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)http_port(l->s)),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+int client_socket(void) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_true(fd >= 0);
     struct timeval tv = {WAIT_S, 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
+    return fd;
+}
+
+void client_join(const loopback *l, int fd) {
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)http_port(l->s)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+}
+
+int client_connect(const loopback *l) {
+    int fd = client_socket();
+    client_join(l, fd);
     return fd;
 }
 

@@ -47,6 +47,9 @@ typedef struct reply {
 } reply;
 
 int client_connect(const loopback *l);
+/* The two halves of it. */
+int client_socket(void);
+void client_join(const loopback *l, int fd);
 void client_send(int fd, const char *bytes, size_t n);
 void client_say(int fd, const char *text);
 /* A whole reply by its length, chunks, or the connection's end. */

@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "unit/http/loopback.h"
 
 #define HOST " HTTP/1.1\r\nHost: x\r\n"
@@ -393,7 +395,31 @@ static void test_max_connections(void **state) {
     exchange(&l, "GET /hello" HOST "\r\n", 200, "hello");
 }
 
+/* Without descriptors the listener rests, and comes back by itself. */
+static void test_no_descriptors(void **state) {
+    (void)state;
+    struct rlimit before, none;
+    int fd = client_socket();
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = (rlim_t)fd + 1; /* all below are in use, or this would not be the newest */
+    log_set_level(LOG_QUIET);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    client_join(&l, fd);
+    client_say(fd, "GET /hello" HOST "\r\n");
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int answered = poll(&p, 1, 100);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(answered, 0);
+    expect(fd, 200, "hello");
+    close(fd);
+    log_set_level(LOG_WARN);
+}
+
+static int last; /* a request on it comes when the loop cannot have seen it yet */
+
 static void drain(loopback *server) {
+    client_say(last, "GET /hello" HOST "\r\n");
     http_drain(server->s);
 }
 
@@ -407,8 +433,7 @@ static void test_drain(void **state) {
     client_say(held, "GET /hold" HOST "\r\n");
     wait_for(&l.holding, 1);
     wait_for_connections(&l, 4);
-    int last = client_connect(&l);
-    client_say(last, "GET /hello" HOST "\r\n"); /* has come, but the loop may not have seen it */
+    last = client_connect(&l);
     wait_for_connections(&l, 5);
     loopback_run(&l, drain);
     expect(last, 200, "hello");
@@ -568,6 +593,7 @@ int main(void) {
                                        WITH_SERVER(test_cors),
                                        WITH_SERVER(test_no_leak),
                                        WITH_SERVER(test_max_connections),
+                                       WITH_SERVER(test_no_descriptors),
                                        WITH_SERVER(test_drain),
                                        WITH_SERVER(test_close_open),
                                        WITH_SERVER(test_post),

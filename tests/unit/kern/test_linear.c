@@ -202,11 +202,20 @@ static void every_row_count(void **state) {
                                       1 + n_row % 2, &one_leaf});
 }
 
-/* Many rows: several row blocks of several panels, claimed by several threads. */
+/* Many rows: several row blocks of several panels, claimed by several threads. Their panels are
+ * unpacked, 8 blocks at a time are done; 19 rows have the smallest tiles for which that is so. */
 static void many_rows(void **state) {
     (void)state;
-    for (int32_t i = 0; i < N_TYPE; i++)
+    static const int32_t blocks[] = {1, 7, 8, 9, 17};
+    for (int32_t i = 0; i < N_TYPE; i++) {
         check_case(&(linear_case){all_types[i], 150, 64, 16, 134, 0, 64, 211, false, 3, &one_leaf});
+        for (int32_t j = 0; j < 5; j++) {
+            int32_t n_in = blocks[j] * 32;
+            check_case(&(linear_case){all_types[i], 70, n_in, 0, 70, 0, n_in, 97 + j, j % 2 == 1,
+                                      1 + j % 2, &one_leaf});
+        }
+        check_case(&(linear_case){all_types[i], 250, 96, 0, 250, 0, 96, 19, false, 1, &one_leaf});
+    }
 }
 
 static void odd_widths_of_float_types(void **state) {
@@ -230,9 +239,9 @@ static void leaves(void **state) {
                     tree_prog tree;
                     tree_cover(counts[j], lo, hi, &tree);
                     int32_t leaf_in = !dtype_find(all_types[i])->quantised && lo % 4 ? 8 : 96;
-                    check_case(&(linear_case){all_types[i], 40, counts[j] * leaf_in, 0, 40,
-                                              lo * leaf_in, leaf_in, 1 + (lo + hi) % 8, false,
-                                              1 + hi % 2, &tree});
+                    check_case(&(linear_case){
+                        all_types[i], 40, counts[j] * leaf_in, 0, 40, lo * leaf_in, leaf_in,
+                        hi % 4 == 3 ? 100 : 1 + (lo + hi) % 8, false, 1 + hi % 2, &tree});
                 }
 }
 
@@ -262,7 +271,7 @@ static void extremes(void **state) {
     static const uint8_t exponents[] = {0, 1, 2, 3, 127, 254, 255};
     static const uint8_t codes[] = {0x00, 0xFF, 0x80, 0x7F, 0x88, 0x0F};
     static const float values[] = {1.0f, -1.0f, 0x1p-100f, -0.0f, 0.0f, 0x1p-126f, 3e38f, 1e30f};
-    int32_t n_in = 96, n_out = 21, n_row = 8;
+    int32_t n_in = 96, n_out = 21, n_row = 8 * 13; /* so many that panels are unpacked */
     for (int32_t i = N_FLOAT_TYPE; i < N_TYPE; i++)
         for (int32_t code = 0; code < 6; code++)
             for (int32_t scale = 0; scale < 7; scale++) {
@@ -281,7 +290,7 @@ static void extremes(void **state) {
                 act_buf x = random_act(n_row, n_in);
                 for (int32_t r = 0; r < n_row; r++)
                     for (int32_t k = 0; k < n_in; k++)
-                        buf_floats(x.f32)[r * n_in + k] = values[r];
+                        buf_floats(x.f32)[r * n_in + k] = values[r % 8];
                 for (int32_t r = 0; r < n_row; r++)
                     cpu_act_write_row(&cpu_linear_scalar, &x.act, r, buf_floats(x.f32) + r * n_in);
                 check_case_on(&(linear_case){all_types[i], n_out, w_in, 0, n_out, 0, n_in, n_row,
@@ -299,7 +308,8 @@ static void saturation(void **state) {
     static const int8_t q_codes[] = {127, -127, 126, -1, 0};
     static const uint8_t nibbles[] = {0xFF, 0x00, 0xF0, 0x0F, 0x88, 0x77};
     static const uint8_t bytes[] = {0x80, 0x81, 0x7F, 0xFF, 0x1F, 0x00};
-    enum { N_IN = 64, N_OUT = 37, N_ROW = 10 };
+    enum { N_IN = 64, N_OUT = 37, N_ROW = 100 };
+    static const int32_t row_counts[] = {1, 4, 7, 10, N_ROW};
     for (int32_t i = N_FLOAT_TYPE; i < N_TYPE; i++)
         for (int32_t code = 0; code < 6; code++)
             for (int32_t mix = 0; mix < 3; mix++) {
@@ -325,9 +335,9 @@ static void saturation(void **state) {
                         *part = (int16_t)(*part + q[k]);
                     }
                 }
-                for (int32_t n_row = 1; n_row <= N_ROW; n_row += 3)
-                    check_case_on(&(linear_case){type, N_OUT, w_in, 0, N_OUT, 0, N_IN, n_row, false,
-                                                 1, &one_leaf},
+                for (int32_t j = 0; j < 5; j++)
+                    check_case_on(&(linear_case){type, N_OUT, w_in, 0, N_OUT, 0, N_IN,
+                                                 row_counts[j], false, 1, &one_leaf},
                                   plain, &x.act);
                 act_free(x);
                 buf_free(plain);
@@ -367,7 +377,8 @@ static void non_finite_row(void **state) {
     static const uint32_t bad[] = {0x7F800000u, 0xFF800000u, 0x7FC00000u, 0xFFC00001u, 0x7F800001u};
     for (int32_t i = N_FLOAT_TYPE; i < N_TYPE; i++)
         for (int32_t j = 0; j < 5; j++) {
-            int32_t n_in = 96, n_out = 20, n_row = 5, w_in = whole_blocks(all_types[i], n_in);
+            int32_t n_in = 96, n_out = 20, w_in = whole_blocks(all_types[i], n_in);
+            int32_t n_row = j % 2 ? 5 : 101;
             buf plain = random_plain(all_types[i], n_out, w_in);
             act_buf x = random_act(n_row, n_in);
             buf_floats(x.f32)[2 * n_in + 40] = float_of(bad[j]);
@@ -647,6 +658,7 @@ static void swiglu(void **state) {
             check_swiglu(all_types[i], 32, 96, 48, n_row, false, true);
         }
         check_swiglu(all_types[i], 64, 48, 16, 5, true, false);
+        check_swiglu(all_types[i], 96, 160, 16, 99, true, true);
         check_swiglu(all_types[i], 64, 75, 0, 2, true, false);
     }
     check_swiglu(DTYPE_F32, 37, 41, 0, 9, true, false);
@@ -815,7 +827,7 @@ static void check_groups(dtype type, int32_t group_out, int32_t n_group, int32_t
 
 static void groups(void **state) {
     (void)state;
-    static const int32_t widths[] = {16, 48, 64, 80}, row_counts[] = {1, 3, 8, 25};
+    static const int32_t widths[] = {16, 48, 64, 80}, row_counts[] = {1, 3, 8, 125};
     for (int32_t i = 0; i < N_TYPE; i++)
         for (int32_t j = 0; j < 4; j++) {
             int32_t k = (i + j) % 4;

@@ -109,8 +109,8 @@ static buf packed_experts(const kern_table *t, dtype type, int32_t n_expert, int
     return b;
 }
 
-/* The nodes of all slots, [emit][slot][hidden]. */
-static buf run_experts(const moe_world *w, const moe_run *run) {
+/* The nodes of all slots, [emit][slot][hidden]; x_row as in kern_experts. */
+static buf run_experts_of(const moe_world *w, const moe_run *run, kern_mem x_row) {
     const moe_case *c = w->c;
     const kern_table *t = table_of(run->isa);
     kern_dev *dev = dev_open(t, run->n_thread);
@@ -132,6 +132,7 @@ static buf run_experts(const moe_world *w, const moe_run *run) {
                       .n_expert = c->n_expert,
                       .n_used = c->n_used,
                       .expert = w->expert.mem,
+                      .x_row = x_row,
                       .gate = &gate,
                       .up = &up,
                       .down = &down,
@@ -156,6 +157,10 @@ static buf run_experts(const moe_world *w, const moe_run *run) {
     act_free(inner);
     buf_free(order);
     return nodes;
+}
+
+static buf run_experts(const moe_world *w, const moe_run *run) {
+    return run_experts_of(w, run, (kern_mem){0});
 }
 
 /* y = weight of rows [e n_out, (e + 1) n_out) of `plain` . x, one row, by the dense scalar
@@ -433,8 +438,8 @@ static void moe_sum(void **state) {
 
 /* ---- all of it: cuts and batches ---- */
 
-static buf run_sum(const moe_world *w, const moe_run *run, buf nodes, const tree_prog *tree,
-                   const size_t *off) {
+static buf run_sum_placed(const moe_world *w, const moe_run *run, buf nodes, const tree_prog *tree,
+                          const size_t *off, kern_mem place) {
     const moe_case *c = w->c;
     const kern_table *t = table_of(run->isa);
     kern_dev *dev = dev_open(t, run->n_thread);
@@ -445,12 +450,18 @@ static buf run_sum(const moe_world *w, const moe_run *run, buf nodes, const tree
                                     .tree = tree,
                                     .nodes = nodes.mem,
                                     .node_off = off,
+                                    .place = place,
                                     .expert = w->expert.mem,
                                     .weight = w->weight.mem,
                                     .down_bias = w->down_bias.f32.mem,
                                     .y = y.mem});
     t->close(dev);
     return y;
+}
+
+static buf run_sum(const moe_world *w, const moe_run *run, buf nodes, const tree_prog *tree,
+                   const size_t *off) {
+    return run_sum_placed(w, run, nodes, tree, off, (kern_mem){0});
 }
 
 /* Leaves [0, cut) on one rank, the rest on another; nodes behind each other, as gathered. */
@@ -493,6 +504,97 @@ static void cuts_of_ffn(void **state) {
         buf_free(whole);
         world_free(w);
     }
+}
+
+/* ---- whole experts on ranks ---- */
+
+/* w with the experts [lo, hi) alone, and slots of `expert` for them. */
+static moe_world part_of(const moe_world *w, moe_case *c, int32_t lo, int32_t hi, buf expert) {
+    moe_world part = *w;
+    size_t gate = (size_t)w->ffn * dtype_bytes(dtype_find(c->gate_type), c->hidden);
+    size_t up = (size_t)w->ffn * dtype_bytes(dtype_find(up_type(c)), c->hidden);
+    size_t down = (size_t)c->hidden * dtype_bytes(dtype_find(c->down_type), w->ffn);
+    part.gate.mem = kern_at(w->gate.mem, (size_t)lo * gate);
+    part.up.mem = kern_at(w->up.mem, (size_t)lo * up);
+    part.down.mem = kern_at(w->down.mem, (size_t)lo * down);
+    part.gate_bias.f32.mem = kern_at(w->gate_bias.f32.mem, (size_t)(lo * w->ffn) * 4);
+    part.up_bias.f32.mem = kern_at(w->up_bias.f32.mem, (size_t)(lo * w->ffn) * 4);
+    part.expert = expert;
+    c->n_expert = hi - lo;
+    part.c = c;
+    return part;
+}
+
+/* Outputs of all slots, in the order in which kern_dispatch sends them; *place: where each is. */
+static buf run_ranks(const moe_world *w, int32_t isa, int32_t n_rank, buf *place) {
+    const moe_case *c = w->c;
+    const kern_table *t = table_of(isa);
+    kern_dev *dev = dev_open(t, 2);
+    size_t n = slot_count(c), output = (size_t)c->hidden * 4;
+    int32_t cut[9], count[8][2];
+    for (int32_t m = 0; m <= n_rank; m++)
+        cut[m] = m * c->n_expert / n_rank;
+    buf row = buf_take(n * 4), slot = buf_take(n * 4), made = buf_take(n * output);
+    *place = buf_take(n * 4);
+    t->dispatch(dev, &(kern_dispatch){c->n_row, c->n_used, n_rank, cut, w->expert.mem, row.mem,
+                                      slot.mem, place->mem, &count[0][0]});
+    for (int32_t m = 0, rows = 0, slots = 0; m < n_rank; m++) {
+        size_t k = (size_t)count[m][1];
+        buf expert = buf_take(k * 4), x_row = buf_take(k * 4);
+        t->arrive(dev, &(kern_arrive){count[m][1], kern_at(slot.mem, (size_t)slots * 4), expert.mem,
+                                      x_row.mem});
+        int32_t *from = buf_at(x_row); /* rows are not moved here */
+        for (size_t i = 0; i < k; i++)
+            from[i] = ((int32_t *)buf_at(row))[rows + from[i]];
+        moe_case part_case = *c;
+        moe_world part = part_of(w, &part_case, cut[m], cut[m + 1], expert);
+        part_case.n_row = count[m][1], part_case.n_used = 1;
+        buf nodes = run_experts_of(&part, &(moe_run){isa, 1 + m % 2, 0, c->n_leaf}, x_row.mem);
+        if (k > 0)
+            memcpy((uint8_t *)buf_at(made) + (size_t)slots * output, buf_at(nodes), k * output);
+        rows += count[m][0], slots += count[m][1];
+        buf_free(nodes);
+        buf_free(expert);
+        buf_free(x_row);
+    }
+    t->close(dev);
+    buf_free(row);
+    buf_free(slot);
+    return made;
+}
+
+/* Whoever has an expert: the bits of one rank. */
+static void experts_on_ranks(void **state) {
+    (void)state;
+    for (int32_t i = 0; i < N_TYPE; i++)
+        for (int32_t n_rank = 1; n_rank <= 8; n_rank++) {
+            moe_case c = {all_types[i],
+                          all_types[(i + 1) % N_TYPE],
+                          64,
+                          32,
+                          3,
+                          6,
+                          1 + (i + n_rank) % 4,
+                          1 + 5 * (n_rank % 3),
+                          all_rules[i % 3],
+                          i % 2 == 0,
+                          i % 3 == 2};
+            moe_world w = world_make(&c);
+            buf nodes = run_experts(&w, &(moe_run){0, 1, 0, c.n_leaf});
+            for (int32_t isa = 0; isa < isa_count(); isa++) {
+                buf place, made = run_ranks(&w, isa, n_rank, &place);
+                moe_run run = {isa, 2, 0, 0};
+                buf want = run_sum(&w, &run, nodes, &one_leaf, (size_t[]){0});
+                buf got = run_sum_placed(&w, &run, made, &one_leaf, (size_t[]){0}, place.mem);
+                assert_same_floats(buf_floats(got), buf_floats(want), got.bytes / 4, "ranks");
+                buf_free(want);
+                buf_free(got);
+                buf_free(made);
+                buf_free(place);
+            }
+            buf_free(nodes);
+            world_free(w);
+        }
 }
 
 /* Router logits of a row -> slots and their weights, then y: one row or many. */
@@ -574,6 +676,7 @@ int main(void) {
         cmocka_unit_test(experts_non_finite_row),
         cmocka_unit_test(moe_sum),
         cmocka_unit_test(cuts_of_ffn),
+        cmocka_unit_test(experts_on_ranks),
         cmocka_unit_test(row_independence),
         cmocka_unit_test(nothing_to_do),
     };

@@ -117,6 +117,35 @@ static void oldest_goes_first(void **state) {
     kv_close(p);
 }
 
+/* A context that was computed again beside its published pages: the pages in use are the ones that
+ * stay, and those that nobody held are free. */
+static void computed_again(void **state) {
+    (void)state;
+    static context a, b;
+    kv_pools *p = open_pools(1, 1, &all_of_10);
+    rng_state = 4;
+    for (int32_t i = 0; i < CAP * P; i++)
+        a.token[i] = below(100);
+    memcpy(b.token, a.token, sizeof b.token);
+    context_begin(&a, NULL, 1);
+    context_begin(&b, NULL, 1);
+    assert_true(kv_extend(p, &a.t, 4 * P, 0));
+    publish(p, &a, 0, 4);
+    assert_true(kv_extend(p, &b.t, 4 * P, 0));
+    publish(p, &b, 0, 1); /* a holds the other one: it stays */
+    kv_release(p, &a.t);
+    assert_int_equal(kv_idle_total(p, 0), 4);
+    publish(p, &b, 0, 4);
+    assert_int_equal(kv_idle_total(p, 0), 0);
+    assert_int_equal(kv_free(p, 0, 0), 6);
+    assert_int_equal(kv_find(p, &a.t, a.name, a.token, 4), 4);
+    assert_memory_equal(a.page[0], b.page[0], 4 * sizeof(int32_t));
+    kv_release(p, &a.t);
+    kv_release(p, &b.t);
+    assert_int_equal(kv_idle_total(p, 0), 4);
+    kv_close(p);
+}
+
 /* What an extension cannot have leaves everything as it was, idle pages too. */
 static void refusal_evicts_nothing(void **state) {
     (void)state;
@@ -241,9 +270,13 @@ static void names_say_all(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_pages_are_shared), cmocka_unit_test(oldest_goes_first),
-        cmocka_unit_test(refusal_evicts_nothing),     cmocka_unit_test(what_is_found_is_right),
-        cmocka_unit_test(index_closes_gaps),          cmocka_unit_test(names_say_all),
+        cmocka_unit_test(published_pages_are_shared),
+        cmocka_unit_test(oldest_goes_first),
+        cmocka_unit_test(computed_again),
+        cmocka_unit_test(refusal_evicts_nothing),
+        cmocka_unit_test(what_is_found_is_right),
+        cmocka_unit_test(index_closes_gaps),
+        cmocka_unit_test(names_say_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

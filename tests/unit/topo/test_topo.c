@@ -360,11 +360,41 @@ static void test_page_owners(void **state) {
     assert_memory_equal(t.shard_cut, ((const int32_t[]){0, 5, 10, 16}), 16);
 }
 
+/* Every expert has one owner; H11: counts that ranks do not divide, fewer experts than ranks. */
+static void test_experts(void **state) {
+    (void)state;
+    static const int32_t n_expert[] = {10, 64, 128, 4, 1024}, world[] = {4, 3, 6, 8, 64};
+    for (int32_t i = 0; i < 5; i++) {
+        assert_int_equal(topo_expert_cut(n_expert[i], world[i], 0), 0);
+        assert_int_equal(topo_expert_cut(n_expert[i], world[i], world[i]), n_expert[i]);
+        for (int32_t r = 0; r < world[i]; r++) {
+            int32_t n = topo_expert_cut(n_expert[i], world[i], r + 1) -
+                        topo_expert_cut(n_expert[i], world[i], r);
+            assert_in_range(n, n_expert[i] / world[i], (n_expert[i] + world[i] - 1) / world[i]);
+        }
+    }
+    assert_int_equal(topo_expert_cut(10, 4, 1), 2);
+    assert_int_equal(topo_expert_cut(10, 4, 2), 5);
+}
+
+/* Models without a dense MLP that tp cuts. */
+static void test_no_mlp(void **state) {
+    (void)state;
+    topo_model m = wide_model(4, 4);
+    m.ffn = m.leaves_down = 0;
+    weft_error err = {0};
+    assert_int_equal(topo_check(&m, (topo_sizes){4, 1, 1}, &err), WEFT_OK);
+    m.leaves_o = 1;
+    assert_int_equal(topo_check(&m, (topo_sizes){4, 1, 1}, &err), WEFT_ERR_SETUP);
+    assert_non_null(strstr(err.text, "attention output 1;"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_examples), cmocka_unit_test(test_table),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_list),
         cmocka_unit_test(test_leaves),   cmocka_unit_test(test_page_owners),
+        cmocka_unit_test(test_experts),  cmocka_unit_test(test_no_mlp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
