@@ -49,6 +49,7 @@ class Connection:
     def __init__(self, address):
         self.address, self.socket = address, None
         self.answer, self.in_head, self.recent = None, True, b""
+        self.used = self.keeps = False  # the connection for an answer; the server keeps it open
 
     def connect(self):
         if self.socket is not None and not is_open(self.socket):
@@ -61,6 +62,7 @@ class Connection:
                 raise Failure(f"cannot connect to {host}:{port}: {error}") from error
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.socket.setblocking(False)
+            self.used = False
 
     def close(self):
         if self.socket is not None:
@@ -74,17 +76,24 @@ class Connection:
             raise Failure(f"a request of {len(data)} bytes does not fit the socket's buffer")
 
     def receive(self):
-        """Takes what has come. True: the answer is complete."""
+        """Takes what has come. True: the answer is complete; or the server had closed the
+        connection when the request was sent, and answer is None."""
         try:
             data = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return False
+        except ConnectionResetError:
+            data = b""
         except OSError as error:
             raise Failure(f"the connection broke: {error}") from error
         now = time.perf_counter()
+        ended = not data
+        if ended and self.used and self.in_head and not self.recent:
+            self.answer = None
+            self.close()
+            return True
         # A server that lets its kernel wait for acknowledgements is not to wait for late ones.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        ended = not data
         if self.in_head:
             data = self.take_head(data)
         # The byte before may be half of the empty line that ends an event.
@@ -93,16 +102,18 @@ class Connection:
             self.answer.times.append(now)
             self.answer.counts.append(n)
         self.recent = (self.recent + data)[-RECENT_BYTES:]
-        if ended:
-            self.close()
-        elif self.in_head or not self.recent.endswith(LAST_CHUNK):
+        if not ended and (self.in_head or not self.recent.endswith(LAST_CHUNK)):
             return False
+        if ended or not self.keeps:
+            self.close()
         self.complete()
         return True
 
     def take_head(self, data):
         """What comes after the head, when all of it is there."""
         head, end, body = (self.recent + data).partition(b"\r\n\r\n")
+        if not head:
+            raise Failure("the server closed the connection without a reply")
         if not end and data and len(head) < HEAD_BYTES:
             self.recent = head[-HEAD_BYTES:]
             return b""
@@ -112,6 +123,7 @@ class Connection:
                           + (head[:100] + b" ... " + body[:300]).decode("utf-8", "replace"))
         # so that the first chunk's size stands at a line's start, as all others do
         self.in_head, self.recent = False, b"\r\n"
+        self.keeps = b"\nconnection: close" not in head.lower()
         return body
 
     def complete(self):
@@ -119,7 +131,7 @@ class Connection:
         if b"[DONE]" not in self.recent or not found or not self.answer.times:
             raise Failure("an answer without usage or [DONE]; its last bytes: "
                           + self.recent[-200:].decode("utf-8", "replace"))
-        self.answer.tokens = int(found[-1])
+        self.answer.tokens, self.used = int(found[-1]), True
 
 
 class Result(NamedTuple):
@@ -152,11 +164,13 @@ def run(connections, requests, within_s):
     """Every connection sends its list of requests one after the other, all at the same time."""
     for connection in connections:
         connection.connect()
-    answers, todo = [], {c: list(reversed(mine)) for c, mine in zip(connections, requests)}
+    answers, sent = [], {}
+    todo = {c: list(reversed(mine)) for c, mine in zip(connections, requests)}
     with selectors.DefaultSelector() as selector:
         cpu, begin = time.process_time(), time.perf_counter()
         for connection in connections:
-            connection.send(todo[connection].pop())
+            sent[connection] = todo[connection].pop()
+            connection.send(sent[connection])
             selector.register(connection.socket, selectors.EVENT_READ, connection)
         while selector.get_map():
             left = begin + within_s - time.perf_counter()
@@ -168,10 +182,14 @@ def run(connections, requests, within_s):
                 connection = key.data
                 if not connection.receive():
                     continue
-                answers.append(connection.answer)
                 selector.unregister(key.fileobj)
+                if connection.answer is None:  # asked again, on a new connection
+                    todo[connection].append(sent[connection])
+                else:
+                    answers.append(connection.answer)
                 if todo[connection]:
                     connection.connect()
-                    connection.send(todo[connection].pop())
+                    sent[connection] = todo[connection].pop()
+                    connection.send(sent[connection])
                     selector.register(connection.socket, selectors.EVENT_READ, connection)
         return Result(max(a.times[-1] for a in answers) - begin, time.process_time() - cpu, answers)
