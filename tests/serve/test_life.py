@@ -199,16 +199,16 @@ async def health(s, status):
     return (await wire.ask(s.port, HEALTH, 3)).status == status
 
 
-async def frozen_health(s):
+async def frozen_health(server):
     """503 while the engine stands still. False: nobody may be traced here. A thread that is stopped
     with a lock in its hands stops the asker too, which no engine does: then once more."""
     for _ in range(8):
-        with Frozen(s.pid) as frozen:  # the tracer is this thread: no await in another one here
+        with Frozen(server.pid) as frozen:  # the tracer is this thread: no await in another one here
             if not frozen.held:
                 return False
             try:
-                await cases.until(health, 10, s, 503)
-                assert (await wire.ask(s.port, wire.request("GET", "/metrics"), 3)).status == 200
+                await cases.until(health, 10, server, 503)
+                assert (await wire.ask(server.port, wire.request("GET", "/metrics"), 3)).status == 200
                 return True
             except TimeoutError:
                 pass
