@@ -78,7 +78,8 @@ kv_sizes engine_setup_kv(const engine_setup *s, const topo *t, kv_group *group) 
                       .page_tokens = s->caps.page_tokens,
                       .max_new = s->caps.max_step_tokens,
                       .n_group = s->caps.n_group,
-                      .group = group};
+                      .group = group,
+                      .prefix_cache = !s->p.no_prefix_cache};
 }
 
 /* Bytes of a page, and the pages that the longest request holds on the fullest rank of a DCP

@@ -48,7 +48,7 @@ typedef struct pools {
     pool_state *pool; /* [dcp] */
     int32_t *free;    /* [dcp][n_page] stacks of pages in the pool; the top is [n_free - 1] */
     page_state *page; /* [dcp][n_page] */
-    int32_t *token;   /* [dcp][n_page][page_tokens] of published pages */
+    int32_t *token;   /* NULL without prefix cache; [dcp][n_page][page_tokens] of published pages */
     kv_index index;
 } pools;
 
@@ -142,9 +142,13 @@ static bool group_open(pools *g, const kv_sizes *s, kv_group from) {
     g->pool = calloc((size_t)s->dcp, sizeof *g->pool);
     g->free = calloc(all, sizeof *g->free);
     g->page = calloc(all, sizeof *g->page);
-    g->token = calloc(all, (size_t)s->page_tokens * sizeof *g->token);
-    if (!g->pool || !g->free || !g->page || !g->token || !kv_index_open(&g->index, (int64_t)all))
+    if (!g->pool || !g->free || !g->page)
         return false;
+    if (s->prefix_cache) {
+        g->token = calloc(all, (size_t)s->page_tokens * sizeof *g->token);
+        if (!g->token || !kv_index_open(&g->index, (int64_t)all))
+            return false;
+    }
     for (int32_t r = 0; r < s->dcp; r++) {
         g->any_length &= g->window > 0 && kv_window_pages(s, g->window, r) <= g->n_page;
         g->pool[r] = (pool_state){.n_free = g->n_page, .oldest = -1, .newest = -1};

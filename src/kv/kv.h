@@ -31,6 +31,7 @@ typedef struct kv_sizes {
     int32_t max_new; /* tokens of one request that a step computes at most */
     int32_t n_group;
     const kv_group *group; /* [n_group] */
+    bool prefix_cache;     /* pages can be published */
 } kv_sizes;
 
 /* The first logical page that a query at `position` sees, or any behind it. */

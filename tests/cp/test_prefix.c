@@ -206,6 +206,7 @@ static void cancelled(void **state) {
             weft_engine *e = open_engine(m, &p);
             weft_request first = q;
             first.prompt_logits = true; /* events tell how far it is */
+            first.max_tokens = 300;     /* longer than a cancellation may take */
             hang_up h = {rows};
             const run_hooks hooks = {cancel_at, &h};
             assert_int_equal(run_requests(e, &first, 1, &hooks, &got, &err), WEFT_OK);

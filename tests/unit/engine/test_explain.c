@@ -353,7 +353,7 @@ static void step_is_the_schedulers(void **state) {
     size_t bytes;
     static uint8_t buf[1 << 16];
     const kv_group all = {0, 9};
-    const kv_sizes sizes = {1, cut, 16, 16, 60, 1, &all};
+    const kv_sizes sizes = {1, cut, 16, 16, 60, 1, &all, false};
     assert_int_equal(kv_open(&sizes, &kv, &err), WEFT_OK);
     assert_int_equal(
         sched_open(&(sched_limits){3, 60, e->setup.p.max_model_len, 16, false}, kv, &s, &err),

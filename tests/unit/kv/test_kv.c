@@ -42,7 +42,7 @@ static void even_cut(int32_t v, int32_t dcp, int32_t *cut) {
 static weft_status open_with(int32_t dcp, const int32_t *cut, int32_t v, int32_t page_tokens,
                              int32_t n_page, kv_pools **out, weft_error *err) {
     const kv_group all = {.n_page = n_page};
-    const kv_sizes sizes = {dcp, cut, v, page_tokens, 8, 1, &all};
+    const kv_sizes sizes = {dcp, cut, v, page_tokens, 8, 1, &all, false};
     return kv_open(&sizes, out, err);
 }
 
@@ -215,7 +215,7 @@ static void window_gives_back(void **state) {
     (void)state;
     const int32_t cut[2] = {0, 16};
     const kv_group group[2] = {{0, 100}, {40, 4}};
-    const kv_sizes sizes = {1, cut, 16, 16, 8, 2, group};
+    const kv_sizes sizes = {1, cut, 16, 16, 8, 2, group, false};
     int32_t page[2][100];
     kv_table t = {.page = {page[0], page[1]}, .cap = 100};
     kv_pools *p = NULL;
@@ -246,7 +246,7 @@ static void window_of_a_prompt_does_not_grow(void **state) {
     (void)state;
     const int32_t cut[2] = {0, 16};
     const kv_group group = {40, 6};
-    const kv_sizes sizes = {1, cut, 16, 16, 32, 1, &group};
+    const kv_sizes sizes = {1, cut, 16, 16, 32, 1, &group, false};
     int32_t page[100];
     kv_table t = {.page = {page}, .cap = 100};
     kv_pools *p = NULL;
@@ -266,7 +266,7 @@ static void all_or_nothing_over_groups(void **state) {
     (void)state;
     const int32_t cut[3] = {0, 8, 16};
     const kv_group group[3] = {{0, 9}, {64, 9}, {8, 2}};
-    const kv_sizes sizes = {2, cut, 16, 16, 100, 3, group};
+    const kv_sizes sizes = {2, cut, 16, 16, 100, 3, group, false};
     int32_t page[6][16];
     kv_table a = {.page = {page[0], page[1], page[2]}, .cap = 16},
              b = {.page = {page[3], page[4], page[5]}, .cap = 16};
@@ -297,7 +297,7 @@ static void window_bound_is_exact(void **state) {
         int32_t v = 1 << below(6), dcp = 1 + below(v), cut[65], window = 1 + below(70);
         int32_t page_tokens = 1 + below(9), n = 1 + below(30);
         even_cut(v, dcp, cut);
-        const kv_sizes sizes = {dcp, cut, v, page_tokens, n, 1, NULL};
+        const kv_sizes sizes = {dcp, cut, v, page_tokens, n, 1, NULL, false};
         for (int32_t r = 0; r < dcp; r++) {
             int32_t most = 0;
             for (int32_t from = 0; from < v * page_tokens; from++) {

@@ -50,7 +50,7 @@ static kv_pools *open_pools(int32_t dcp, int32_t n_group, const kv_group *group)
     kv_pools *p = NULL;
     for (int32_t r = 0; r <= dcp; r++)
         cut[r] = r * 16 / dcp;
-    const kv_sizes sizes = {dcp, cut, 16, P, 8, n_group, group};
+    const kv_sizes sizes = {dcp, cut, 16, P, 8, n_group, group, true};
     assert_int_equal(kv_open(&sizes, &p, NULL), WEFT_OK);
     return p;
 }

@@ -96,7 +96,8 @@ static void toy_open(toy *t, setup u) {
     t->u = u;
     for (int32_t r = 0; r <= u.dcp; r++)
         t->cut[r] = r * V / u.dcp;
-    const kv_sizes sizes = {u.dcp, t->cut, V, u.page_tokens, u.budget, u.n_group, u.group};
+    const kv_sizes sizes = {u.dcp,    t->cut,    V,       u.page_tokens,
+                            u.budget, u.n_group, u.group, u.prefix_cache};
     assert_int_equal(kv_open(&sizes, &t->kv, NULL), WEFT_OK);
     const sched_limits l = {u.max_num_seqs, u.budget, u.max_model_len, u.page_tokens,
                             u.prefix_cache};
@@ -803,7 +804,7 @@ static void bad_limits_are_named(void **state) {
     const int32_t cut[2] = {0, 16};
     kv_pools *kv = NULL;
     const kv_group all = {0, 4};
-    const kv_sizes sizes = {1, cut, 16, 16, 1, 1, &all};
+    const kv_sizes sizes = {1, cut, 16, 16, 1, 1, &all, false};
     assert_int_equal(kv_open(&sizes, &kv, NULL), WEFT_OK);
     const sched_limits bad[4] = {
         {0, 1, 1, 1, true}, {1, 0, 1, 1, true}, {1, 1, -1, 1, true}, {1, 1, 1, 0, true}};
