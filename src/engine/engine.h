@@ -24,7 +24,7 @@
 
 struct weft_model {
     model_desc *desc;
-    tok *tok; /* NULL: a folder without a tokeniser; prompts are ids */
+    tok *tok;            /* NULL: a folder without a tokeniser; prompts are ids */
     char *chat_template; /* NULL: none */
     weft_model_info info;
 };

@@ -104,16 +104,16 @@ PY
 # ---- a run ----
 stub() { # ARGS...: starts the stand-in; sets url
     rm -f "$work/port"
-    # it ends with its standard input: when this shell does, at the latest
-    "$WEFT_SOURCE/tests/tools/stub-server" "$work/port" "$@" 2>"$work/stub.err" <&8 &
+    "$WEFT_SOURCE/tests/tools/stub-server" "$work/port" "$@" >"$work/stub.out" 2>&1 </dev/null &
+    stubs+=($!)
     for _ in $(seq 200); do
         [ ! -e "$work/port" ] || break
         sleep 0.1
     done
     url=http://127.0.0.1:$(cat "$work/port")
 }
-mkfifo "$work/hold"
-exec 8<>"$work/hold"
+stubs=()
+trap 'kill "${stubs[@]}" 2>/dev/null; rm -rf "$work"' EXIT
 mkdir "$work/bin"
 # shellcheck disable=SC2016 # the stand-in expands it
 printf '#!/bin/sh\ntee "$0.script"\n' >"$work/bin/gnuplot"
@@ -164,7 +164,6 @@ want_text "$out" "n/a: round 1, server, peer: 1 of 1 answers do not have 2 token
 serve --peer-url http://127.0.0.1:1 --rounds 1 --parts first --out "$work/gone.jsonl"
 want_rc 1 "a peer that is not there"
 want_text "$out" "cannot connect to 127.0.0.1:1: " "a peer that is not there"
-exec 8>&-
 serve --alone --rounds 1 --parts load,first --out "$work/alone.jsonl"
 want_rc 0 "without a peer"
 case $out in *ratio* | *n/a*) fail "no peer is no gap in the tables: $out" ;; esac

@@ -318,9 +318,11 @@ class Soak:
         await asyncio.sleep(self.rng.uniform(0, 2))
 
     async def tokens(self, c):
-        text = words(self.rng, self.rng.choice([1, 50, 2000]))
+        text = words(self.rng, self.rng.choice([1, 50, 50, 2000]))
         await c.send(wire.post("/tokenize", {"prompt": text}))
         r = await c.reply(LAST_S)
+        if r.status == 200 and r.json["count"] > MODEL_LEN:
+            return  # more than /detokenize takes
         if r.status == 200:
             await c.send(wire.post("/detokenize", {"tokens": r.json["tokens"]}))
             r = await c.reply(LAST_S)
@@ -407,10 +409,10 @@ def check_sums(k, m, start, seen):
     ends = {e: delta(start, m, e) for e in ENDS}
     n = sum(ends.values())
     k["engine: stop, length, cancelled, error"] = ", ".join(str(int(v)) for v in ends.values())
-    for h in ("request_queue_time_seconds", "e2e_request_latency_seconds"):
-        assert delta(start, m, f"weft_{h}_count") == n, (h, n)
+    assert delta(start, m, "weft_e2e_request_latency_seconds_count") == n, ends
+    queued = delta(start, m, "weft_request_queue_time_seconds_count")
     first = delta(start, m, "weft_time_to_first_token_seconds_count")
-    assert ends[ENDS[0]] + ends[ENDS[1]] <= first <= n, (ends, first)
+    assert ends[ENDS[0]] + ends[ENDS[1]] <= first <= queued <= n, (ends, first, queued)
     assert ends[ENDS[0]] >= seen["stop"] and ends[ENDS[1]] >= seen["length"], (ends, seen)
     assert ends[ENDS[3]] == 0, ends
     tokens = delta(start, m, "weft_generation_tokens_total")

@@ -52,7 +52,8 @@ static int32_t draw(sampler *s, const float *logits, const weft_sampling *p, int
     int32_t tokens[64] = {0};
     sample_result r;
     assert_in_range(i, 0, 62);
-    assert_int_equal(sample_pick(s, logits, p, &(sample_context){tokens, 1, 1 + i, NULL, 0}, &r), WEFT_OK);
+    assert_int_equal(sample_pick(s, logits, p, &(sample_context){tokens, 1, 1 + i, NULL, 0}, &r),
+                     WEFT_OK);
     return r.token;
 }
 
@@ -167,7 +168,9 @@ static void equals_the_full_sort(void **state) {
         sampler *s = open_sampler(n);
         for (int32_t again = 0; again < 2; again++) { /* nothing is left over from a pick */
             sample_result r;
-            assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, n_prompt, n_token, NULL, 0}, &r), WEFT_OK);
+            assert_int_equal(sample_pick(s, logits, &p,
+                                         &(sample_context){tokens, n_prompt, n_token, NULL, 0}, &r),
+                             WEFT_OK);
             assert_int_equal(r.token, ref_pick(logits, n, &p, tokens, n_prompt, n_token));
         }
         sampler_close(s);
@@ -335,8 +338,11 @@ static void f01_non_finite(void **state) {
         int32_t token = 0;
         sample_result r = {.token = 12345};
         weft_sampling greedy = plain(0, 1), hot = plain(1, 1);
-        assert_int_equal(sample_pick(s, logits, &greedy, &(sample_context){&token, 1, 1, NULL, 0}, &r), WEFT_ERR_NUMERIC);
-        assert_int_equal(sample_pick(s, logits, &hot, &(sample_context){&token, 1, 1, NULL, 0}, &r), WEFT_ERR_NUMERIC);
+        assert_int_equal(
+            sample_pick(s, logits, &greedy, &(sample_context){&token, 1, 1, NULL, 0}, &r),
+            WEFT_ERR_NUMERIC);
+        assert_int_equal(sample_pick(s, logits, &hot, &(sample_context){&token, 1, 1, NULL, 0}, &r),
+                         WEFT_ERR_NUMERIC);
         assert_int_equal(sample_score(s, logits, 3, 5, &r), WEFT_ERR_NUMERIC);
         assert_int_equal(r.token, 12345);
         assert_true(sample_lse(logits, N) == -HUGE_VAL);
@@ -397,7 +403,9 @@ static void f05_f07_no_state(void **state) {
         sample_result r;
         for (int32_t j = 0; j < i % 4; j++)
             draw(s, chi_logits, &other, j);
-        assert_int_equal(sample_pick(s, chi_logits, &w, &(sample_context){tokens, 50, 50 + i, NULL, 0}, &r), WEFT_OK);
+        assert_int_equal(
+            sample_pick(s, chi_logits, &w, &(sample_context){tokens, 50, 50 + i, NULL, 0}, &r),
+            WEFT_OK);
         assert_int_equal(r.token, want);
     }
     sampler_close(s);
@@ -413,7 +421,8 @@ static void f08_one_seed_one_noise(void **state) {
         int32_t tokens[1] = {prompt % N_CHI};
         sample_result r;
         weft_sampling w = plain(1, 1), own = plain(1, (uint64_t)prompt << 32);
-        assert_int_equal(sample_pick(s, chi_logits, &w, &(sample_context){tokens, 1, 1, NULL, 0}, &r), WEFT_OK);
+        assert_int_equal(
+            sample_pick(s, chi_logits, &w, &(sample_context){tokens, 1, 1, NULL, 0}, &r), WEFT_OK);
         assert_true(first < 0 || r.token == first);
         first = r.token;
         kinds += seen[draw(s, chi_logits, &own, 0)]++ == 0;
@@ -432,13 +441,17 @@ static void f10_neighbour_penalties(void **state) {
     for (int32_t i = 0; i < 30; i++)
         many[i] = 3;
     sample_result r;
-    assert_int_equal(sample_pick(s, chi_logits, &none, &(sample_context){many, 5, 6, NULL, 0}, &r), WEFT_OK);
+    assert_int_equal(sample_pick(s, chi_logits, &none, &(sample_context){many, 5, 6, NULL, 0}, &r),
+                     WEFT_OK);
     assert_int_equal(r.token, 3);
-    assert_int_equal(sample_pick(s, chi_logits, &heavy, &(sample_context){many, 5, 30, NULL, 0}, &r), WEFT_OK);
+    assert_int_equal(
+        sample_pick(s, chi_logits, &heavy, &(sample_context){many, 5, 30, NULL, 0}, &r), WEFT_OK);
     assert_int_equal(r.token, 7); /* 3 is used up, the tie's other one comes */
-    assert_int_equal(sample_pick(s, chi_logits, &none, &(sample_context){many, 5, 30, NULL, 0}, &r), WEFT_OK);
+    assert_int_equal(sample_pick(s, chi_logits, &none, &(sample_context){many, 5, 30, NULL, 0}, &r),
+                     WEFT_OK);
     assert_int_equal(r.token, 3);
-    assert_int_equal(sample_pick(s, chi_logits, &heavy, &(sample_context){many, 30, 30, NULL, 0}, &r), WEFT_OK);
+    assert_int_equal(
+        sample_pick(s, chi_logits, &heavy, &(sample_context){many, 30, 30, NULL, 0}, &r), WEFT_OK);
     assert_int_equal(r.token, 3); /* a prompt is not output */
     sampler_close(s);
 }
@@ -457,13 +470,17 @@ static void f11_penalties_take_effect(void **state) {
     p.repetition_penalty = 5;
     int32_t tokens[2] = {0, 7};
     sample_result r;
-    assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 1, 1, NULL, 0}, &r), WEFT_OK);
+    assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 1, 1, NULL, 0}, &r),
+                     WEFT_OK);
     assert_int_equal(r.token, 7);
-    assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 1, 2, NULL, 0}, &r), WEFT_OK);
+    assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 1, 2, NULL, 0}, &r),
+                     WEFT_OK);
     assert_int_equal(r.token, 9);
-    assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 2, 2, NULL, 0}, &r), WEFT_OK); /* prompt counts */
+    assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 2, 2, NULL, 0}, &r),
+                     WEFT_OK); /* prompt counts */
     assert_int_equal(r.token, 9);
-    assert_int_equal(sample_pick(s, low, &p, &(sample_context){tokens, 1, 2, NULL, 0}, &r), WEFT_OK);
+    assert_int_equal(sample_pick(s, low, &p, &(sample_context){tokens, 1, 2, NULL, 0}, &r),
+                     WEFT_OK);
     assert_int_equal(r.token, 1); /* 0 and 7 are penalised */
     sampler_close(s);
 }
@@ -477,13 +494,15 @@ static void counts_are_exact(void **state) {
     sample_result r;
     weft_sampling p = plain(0, 0);
     p.presence_penalty = 0.875f; /* 3.125 whatever the count */
-    assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 1, 4, NULL, 0}, &r), WEFT_OK);
+    assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 1, 4, NULL, 0}, &r),
+                     WEFT_OK);
     assert_int_equal(r.token, 0);
     p.presence_penalty = 0;
     p.frequency_penalty = 0.375f; /* 3.625, 3.25, 2.875 */
     const int32_t want[4] = {0, 0, 0, 1};
     for (int32_t n = 0; n < 4; n++) {
-        assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 1, 1 + n, NULL, 0}, &r), WEFT_OK);
+        assert_int_equal(
+            sample_pick(s, logits, &p, &(sample_context){tokens, 1, 1 + n, NULL, 0}, &r), WEFT_OK);
         assert_int_equal(r.token, want[n]);
     }
     sampler_close(s);
@@ -625,11 +644,14 @@ static void logprobs_are_raw(void **state) {
     p.frequency_penalty = 1.5f;
     p.top_k = 2;
     sample_result with = {0}, without = {.logprob = 9}, score;
-    assert_int_equal(sample_pick(s, chi_logits, &p, &(sample_context){tokens, 1, 3, NULL, 0}, &without), WEFT_OK);
+    assert_int_equal(
+        sample_pick(s, chi_logits, &p, &(sample_context){tokens, 1, 3, NULL, 0}, &without),
+        WEFT_OK);
     assert_true(without.logprob == 0 && without.n_top == 0);
     p.logprob = true;
     p.n_top = 4;
-    assert_int_equal(sample_pick(s, chi_logits, &p, &(sample_context){tokens, 1, 3, NULL, 0}, &with), WEFT_OK);
+    assert_int_equal(
+        sample_pick(s, chi_logits, &p, &(sample_context){tokens, 1, 3, NULL, 0}, &with), WEFT_OK);
     assert_int_equal(with.token, without.token);
     double lse = sample_lse(chi_logits, N_CHI);
     assert_true(with.logprob == (float)((double)chi_logits[with.token] - lse));
@@ -723,7 +745,8 @@ static void extreme_parameters(void **state) {
         p.top_p = i / 9 == 1 ? 1e-45f : 1;
         p.top_k = i / 9 == 2 ? 2 : 0;
         sample_result r;
-        assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 1, 4, NULL, 0}, &r), WEFT_OK);
+        assert_int_equal(sample_pick(s, logits, &p, &(sample_context){tokens, 1, 4, NULL, 0}, &r),
+                         WEFT_OK);
         assert_in_range(r.token, 0, 3);
         assert_int_equal(r.token, ref_pick(logits, 4, &p, tokens, 1, 4));
     }
