@@ -15,8 +15,11 @@
 
 enum { N_ID = 250, P = 16 };
 
-static const topo_sizes sizes[] = {{1, 1, 1}, {1, 2, 2}, {1, 4, 4}, {2, 2, 2}, {1, 2, 1}};
-enum { N_SIZE = sizeof sizes / sizeof *sizes };
+static const topo_sizes sizes[] = {{1, 1, 1}, {2, 2, 2}, {1, 4, 4}, {1, 2, 2}, {1, 2, 1}};
+
+static int32_t n_size(void) {
+    return run_small() ? 2 : (int32_t)(sizeof sizes / sizeof *sizes);
+}
 
 static weft_engine_params params_of(topo_sizes t) {
     weft_engine_params p = run_params(t.tp, t.pcp, t.dcp);
@@ -74,7 +77,7 @@ static void shared_beginnings(void **state) {
     run_answer oracle[N];
     weft_engine_params p = params_of(sizes[0]);
     run_oracle(m, &p, q, N, oracle);
-    for (int32_t k = 0; k < N_SIZE; k++) {
+    for (int32_t k = 0; k < n_size(); k++) {
         p = params_of(sizes[k]);
         weft_engine *e = open_engine(m, &p);
         one_by_one("A02", e, q, N, oracle, found);
@@ -99,7 +102,7 @@ static void sent_again(void **state) {
     }
     weft_engine_params p = params_of(sizes[0]);
     run_oracle(m, &p, q, N, oracle);
-    for (int32_t k = 0; k < N_SIZE; k++) {
+    for (int32_t k = 0; k < n_size(); k++) {
         p = params_of(sizes[k]);
         weft_engine *e = open_engine(m, &p);
         one_by_one("B04 cold", e, q, N, oracle, none);
@@ -138,7 +141,7 @@ static void turns(void **state) {
         }
         run_oracle(m, &p, &q[i], 1, &oracle[i]);
     }
-    for (int32_t k = 0; k < N_SIZE; k++) {
+    for (int32_t k = 0; k < n_size(); k++) {
         p = params_of(sizes[k]);
         weft_engine *e = open_engine(m, &p);
         one_by_one("turns", e, q, N, oracle, found);
@@ -163,7 +166,7 @@ static void prompt_rows(void **state) {
     }
     weft_engine_params p = params_of(sizes[0]);
     run_oracle(m, &p, q, N, oracle);
-    for (int32_t k = 0; k < N_SIZE; k++) {
+    for (int32_t k = 0; k < n_size(); k++) {
         p = params_of(sizes[k]);
         weft_engine *e = open_engine(m, &p);
         int32_t none[N] = {0};
@@ -199,7 +202,7 @@ static void cancelled(void **state) {
     run_answer oracle, got;
     weft_engine_params p = params_of(sizes[0]);
     run_oracle(m, &p, &q, 1, &oracle);
-    for (int32_t k = 0; k < N_SIZE; k++)
+    for (int32_t k = 0; k < n_size(); k++)
         for (int32_t rows = 10; rows <= 210; rows += 100) {
             weft_error err = {0};
             p = params_of(sizes[k]);
@@ -240,7 +243,7 @@ static void half_evicted(void **state) {
     weft_engine_params p = params_of(sizes[0]);
     run_oracle(m, &p, q, N, oracle);
     int64_t found = 0, all = 0, preemptions = 0;
-    for (int32_t k = 0; k < N_SIZE; k++)
+    for (int32_t k = 0; k < n_size(); k++)
         for (int32_t pages = 9; pages <= 16; pages += 3) {
             weft_engine_stats stats;
             run_answer got[N];
@@ -279,7 +282,7 @@ static void choices_share_the_prompt(void **state) {
     }
     weft_engine_params p = params_of(sizes[0]);
     run_oracle(m, &p, q, N, oracle);
-    for (int32_t k = 0; k < N_SIZE; k++) {
+    for (int32_t k = 0; k < n_size(); k++) {
         weft_engine_stats stats;
         p = params_of(sizes[k]);
         run_ok("choices", m, &p, q, N, got, &stats);
@@ -334,7 +337,7 @@ static void windows(void **state) {
             q[k] = branch(1, 60 + 30 * k, 100 + 30 * k, 500 + (uint64_t)k);
         weft_engine_params p = params_of(sizes[0]);
         run_oracle(m, &p, q, N, oracle);
-        for (int32_t k = 0; k < 3; k++) {
+        for (int32_t k = run_small() ? 1 : 0; k < (run_small() ? 2 : 3); k++) {
             weft_engine_stats stats;
             p = params_of(model[i].sizes[k]);
             weft_engine *e = open_engine(m, &p);
