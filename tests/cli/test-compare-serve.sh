@@ -154,7 +154,7 @@ tables=$out
 compare --report "$work/new.jsonl"
 want_equal "$out" "$tables" "the same tables again"
 log=$(cat "$work/cache/logs/serve-weft-1.log")
-want_text "$log" "serve -m $small --threads 1 --kv-cache-dtype f16 --max-num-seqs 3 --max-model-len 10" "weft's log"
+want_text "$log" "/Q8_0.gguf --threads 1 --kv-cache-dtype f16 --max-num-seqs 3 --max-model-len 10" "weft's log"
 
 # A peer that does less than it is asked for is no measurement.
 stub broken
