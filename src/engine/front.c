@@ -20,7 +20,8 @@ weft_status front_open(front *f, const tok *t, sched *s, const kv_pools *kv,
                  .max_step_rows = (size_t)max_step_rows,
                  .next_id = 1,
                  .t_step = wait_now_s()};
-    f->row_cap = 2 * f->max_step_rows; /* the client takes one step's while the next one runs */
+    enum { SLACK = 4096 }; /* events: small steps do not wait for a client that comes in bursts */
+    f->row_cap = 2 * f->max_step_rows + SLACK;
     f->row = malloc((size_t)max_step_rows * sizeof *f->row);
     if (!f->row)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d result rows", max_step_rows);
