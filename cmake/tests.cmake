@@ -111,8 +111,8 @@ if(TARGET weft_cli)
   foreach(file ${scripts})
     get_filename_component(base ${file} NAME)
     string(REGEX REPLACE "^test-(.*)\\.sh$" "\\1" name ${base})
-    # minutes under a sanitizer, for scripts and timings around code that other tests run there
-    if(WEFT_SANITIZE AND name MATCHES "^(bench|compare|compare-serve|random-model)$")
+    # minutes under a sanitizer, for scripts, timings and whole runs around code that other tests run there
+    if(WEFT_SANITIZE AND name MATCHES "^(bench|check|compare|compare-serve|eval|models|models_check|random-model|trace)$")
       continue()
     endif()
     weft_cli_test(${name} ${base})

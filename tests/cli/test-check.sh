@@ -4,9 +4,7 @@ model=$WEFT_GOLDEN/gguf/Q4_0.gguf
 need_file "$model"
 topologies=tp1pcp1dcp1,tp1pcp2dcp1,tp1pcp2dcp2,tp2pcp2dcp2:kv,tp4pcp2dcp4,tp8pcp1dcp4
 
-suites="cp mixed random prefix"
-[ "$WEFT_TEST_SCALE" = small ] && suites="mixed prefix"
-for suite in $suites; do
+for suite in cp mixed random prefix; do
     weft check -m "$model" --suite $suite --topologies $topologies -n 24 --json
     want_rc 0 "suite $suite"
     python3 - "$suite" "$work/out" <<'PY' || fail "JSON of suite $suite"

@@ -202,6 +202,12 @@ static void every_row_count(void **state) {
                                       1 + n_row % 2, &one_leaf});
 }
 
+/* Builds with a sanitizer. */
+static bool is_small(void) {
+    const char *scale = getenv("WEFT_TEST_SCALE");
+    return scale && strcmp(scale, "small") == 0;
+}
+
 /* Many rows: several row blocks of several panels, claimed by several threads. Their panels are
  * unpacked, 8 blocks at a time are done; 19 rows have the smallest tiles for which that is so. */
 static void many_rows(void **state) {
@@ -209,7 +215,7 @@ static void many_rows(void **state) {
     static const int32_t blocks[] = {1, 7, 8, 9, 17};
     for (int32_t i = 0; i < N_TYPE; i++) {
         check_case(&(linear_case){all_types[i], 150, 64, 16, 134, 0, 64, 211, false, 3, &one_leaf});
-        for (int32_t j = 0; j < 5; j++) {
+        for (int32_t j = is_small() ? 4 : 0; j < 5; j++) {
             int32_t n_in = blocks[j] * 32;
             check_case(&(linear_case){all_types[i], 70, n_in, 0, 70, 0, n_in, 97 + j, j % 2 == 1,
                                       1 + j % 2, &one_leaf});
@@ -239,9 +245,10 @@ static void leaves(void **state) {
                     tree_prog tree;
                     tree_cover(counts[j], lo, hi, &tree);
                     int32_t leaf_in = !dtype_find(all_types[i])->quantised && lo % 4 ? 8 : 96;
-                    check_case(&(linear_case){
-                        all_types[i], 40, counts[j] * leaf_in, 0, 40, lo * leaf_in, leaf_in,
-                        hi % 4 == 3 ? 100 : 1 + (lo + hi) % 8, false, 1 + hi % 2, &tree});
+                    check_case(&(linear_case){all_types[i], 40, counts[j] * leaf_in, 0, 40,
+                                              lo * leaf_in, leaf_in,
+                                              hi % 4 == 3 && !is_small() ? 100 : 1 + (lo + hi) % 8,
+                                              false, 1 + hi % 2, &tree});
                 }
 }
 
