@@ -22,7 +22,7 @@ function(weft_isa_flags)
   foreach(file ${ARGN})
     # A function for each type and shape, instrumented, takes ten minutes to compile; the scalar level is, and does the
     # same index arithmetic.
-    if(file MATCHES "/linear__avx" AND (WEFT_SANITIZE OR WEFT_FUZZ))
+    if(file MATCHES "/linear[a-z_]*__avx" AND (WEFT_SANITIZE OR WEFT_FUZZ))
       set(sanitize "-fno-sanitize=all")
     else()
       set(sanitize "")
