@@ -208,8 +208,8 @@ static ssize_t receive(conn *c) {
     return n;
 }
 
-/* The next bytes of the client: those kept, else from the kernel into scratch. 0: none for now; -1:
- * it has ended. */
+/* The next bytes of the client: those kept, else from the kernel into scratch. 0: none yet; -1: it
+ * has ended. */
 static ssize_t next_bytes(conn *c, const char **data) {
     if (evbuffer_get_length(c->ahead) > 0) {
         struct evbuffer_iovec piece;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "base/wait.h"
 #include "serve/impl.h"
 
 static const char *const kind_path[] = {"/v1/completions", "/v1/chat/completions", "/tokenize",
@@ -23,7 +24,7 @@ static void call_log(const serve_call *c) {
                            {"output_tokens", NULL, c->n_output_token},
                            {"queue_s", NULL, c->queued_s},
                            {"first_token_s", NULL, c->t_first > 0 ? c->t_first - c->t_arrived : 0},
-                           {"total_s", NULL, serve_now() - c->t_arrived},
+                           {"total_s", NULL, wait_now_s() - c->t_arrived},
                            {"message", c->error.message, 0}};
     size_t n = sizeof f / sizeof *f - (c->error.http == 0);
     log_event(LOG_INFO, c->status == 0 ? "client gone" : "request", f, n);
@@ -120,6 +121,12 @@ void call_fail(serve_call *c, const openai_error *e) {
     openai_text_free(&out);
 }
 
+static void fail_without_memory(serve_call *c) {
+    openai_error e;
+    openai_error_set(&e, 503, "server_error", "", "the server has no memory for this answer");
+    call_fail(c, &e);
+}
+
 static void call_timeout(void *arg) {
     serve_call *c = arg;
     openai_error e;
@@ -169,7 +176,7 @@ void call_begin(serve *s, http_call *h, openai_kind kind) {
     c->s = s;
     c->http = h;
     c->kind = kind;
-    c->t_arrived = serve_now();
+    c->t_arrived = wait_now_s();
     c->created = (int64_t)time(NULL);
     snprintf(c->id, sizeof c->id, "%s-%016llx%08llx", kind_prefix[kind],
              (unsigned long long)s->id_base, (unsigned long long)++s->n_id);
@@ -213,7 +220,7 @@ void call_worker_done(void *call) {
         call_over(c, 200);
         http_reply(h, 200, "application/json", c->reply, strlen(c->reply));
     } else {
-        double left = c->q->timeout_s - (serve_now() - c->t_arrived);
+        double left = c->q->timeout_s - (wait_now_s() - c->t_arrived);
         if (c->q->timeout_s > 0)
             c->timer = http_timer_start(c->s->http, left > 0 ? left : 0, call_timeout, c);
         if (c->q->stream)
@@ -258,9 +265,7 @@ static void call_complete(serve_call *c, openai_text *out) {
     http_call *h = c->http;
     openai_answer_end(c->answer, out);
     if (out->failed) {
-        openai_error e;
-        openai_error_set(&e, 503, "server_error", "", "the server has no memory for this answer");
-        call_fail(c, &e);
+        fail_without_memory(c);
         return;
     }
     call_over(c, 200);
@@ -275,15 +280,14 @@ static void call_complete(serve_call *c, openai_text *out) {
 /* The next piece of a stream. What a client does not read waits in memory, so there is an end to it. */
 static void stream_send(serve_call *c, const openai_text *out) {
     uint64_t most = c->s->p->max_unread_bytes;
-    openai_error e;
     if (out->failed) {
-        openai_error_set(&e, 503, "server_error", "", "the server has no memory for this answer");
-        call_fail(c, &e);
+        fail_without_memory(c);
         return;
     }
     http_stream_send(c->http, out->data, out->n);
     if (http_stream_backlog(c->http) <= most)
         return;
+    openai_error e;
     openai_error_set(&e, 408, "timeout_error", "",
                      "the client reads too slowly: more than %llu bytes of the stream wait for it",
                      (unsigned long long)most);
@@ -318,7 +322,7 @@ static void call_event(serve_choice *choice, const weft_event *ev, double now) {
 
 void call_take_batch(void *server) {
     serve_batch *b = batch_take(server);
-    double now = serve_now();
+    double now = wait_now_s();
     for (int32_t i = 0; i < b->n; i++)
         call_event(b->event[i].user, &b->event[i], now);
     batch_free(b);

@@ -68,7 +68,7 @@ void batch_free(serve_batch *b) {
 void *events_main(void *server) {
     serve *s = server;
     serve_batch *b = batch_new();
-    while (!atomic_load(&s->events_stop)) {
+    while (!atomic_load(&s->stop)) {
         weft_event ev;
         bool got = false;
         weft_error err = {0};

@@ -4,8 +4,8 @@
  *   workers     a call's body -> request -> tokens -> weft_engine_submit     worker.c
  *   events      weft_engine_next -> batches of events                        events.c
  *
- *   loop --worker_push--> worker --http_post(call_started | call_refused)--> loop
- *                            \--submit--> engine --events--> http_post(batch) --> loop
+ *   loop --worker_push--> worker --http_post(call_worker_done)--> loop
+ *                            \--submit--> engine --events--> http_post(call_take_batch) --> loop
  *
  * The engine never waits for a client: events go into a call's answer and its connection's buffer.
  * A call is freed by the loop when its client has its reply or has gone, the worker is done with it,
@@ -100,8 +100,7 @@ typedef struct serve {
     serve_worker worker[N_WORKER];
     int32_t n_queue;    /* of all workers */
     size_t queue_bytes; /* of bodies */
-    bool stop;
-    atomic_bool events_stop;
+    atomic_bool stop;   /* of workers and events; set under the lock */
     /* Requests in the engine or about to be; the loop takes away, the workers add. */
     _Atomic int32_t n_live;
 } serve;
@@ -128,7 +127,7 @@ void serve_free_calls(serve *s);
 /* Bodies that the queues hold at most: a few of the largest. */
 size_t worker_max_bytes(const serve *s);
 bool workers_open(serve *s);
-/* What waits in the queues is left there. */
+/* Stops the workers, and tells the events' thread to; what waits in the queues is left there. */
 void workers_close(serve *s);
 /* False: the queues are full. */
 bool worker_push(serve *s, serve_call *c);
@@ -147,6 +146,5 @@ void batch_free(serve_batch *b);
 
 /* serve.c */
 void serve_engine_failed(void *server); /* http_post target; s->why is filled */
-double serve_now(void);                 /* seconds, monotonic */
 
 #endif

@@ -5,7 +5,14 @@
 #include <strings.h>
 
 #include "base/log.h"
+#include "base/wait.h"
 #include "serve/impl.h"
+
+static void reply(serve *s, http_call *h, int status, const char *type, const char *body,
+                  size_t n) {
+    metrics_reply(&s->metrics, -1, status);
+    http_reply(h, status, type, body, n);
+}
 
 static void reply_json(serve *s, http_call *h, char *body) {
     if (!body) {
@@ -14,8 +21,7 @@ static void reply_json(serve *s, http_call *h, char *body) {
         serve_refuse(s, h, -1, &e);
         return;
     }
-    metrics_reply(&s->metrics, -1, 200);
-    http_reply(h, 200, "application/json", body, strlen(body));
+    reply(s, h, 200, "application/json", body, strlen(body));
     free(body);
 }
 
@@ -32,8 +38,7 @@ static void get_health(serve *s, http_call *h) {
     int n =
         why ? snprintf(body, sizeof body, "{\"status\": \"unavailable\", \"reason\": \"%s\"}", why)
             : snprintf(body, sizeof body, "{\"status\": \"ok\"}");
-    metrics_reply(&s->metrics, -1, why ? 503 : 200);
-    http_reply(h, why ? 503 : 200, "application/json", body, (size_t)n);
+    reply(s, h, why ? 503 : 200, "application/json", body, (size_t)n);
 }
 
 static void get_metrics(serve *s, http_call *h) {
@@ -45,15 +50,14 @@ static void get_metrics(serve *s, http_call *h) {
                                .identity = s->openai.fingerprint,
                                .n_call = s->n_call,
                                .n_connection = http_connections(s->http),
-                               .uptime_s = serve_now() - s->t_open};
+                               .uptime_s = wait_now_s() - s->t_open};
     size_t n = 0;
     char *text = metrics_text(&s->metrics, &now, &n);
     if (!text) {
         reply_json(s, h, NULL);
         return;
     }
-    metrics_reply(&s->metrics, -1, 200);
-    http_reply(h, 200, "text/plain; version=0.0.4; charset=utf-8", text, n);
+    reply(s, h, 200, "text/plain; version=0.0.4; charset=utf-8", text, n);
     free(text);
 }
 

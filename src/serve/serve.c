@@ -11,10 +11,6 @@
 #include "base/wait.h"
 #include "serve/impl.h"
 
-double serve_now(void) {
-    return wait_now_s();
-}
-
 void serve_params_default(serve_params *out) {
     *out = (serve_params){.host = "127.0.0.1",
                           .port = 8000,
@@ -122,7 +118,6 @@ static weft_status start_threads(serve *s, weft_error *err) {
 
 static void stop_threads(serve *s) {
     workers_close(s);
-    atomic_store(&s->events_stop, true);
     if (s->events_started)
         pthread_join(s->events, NULL);
 }
@@ -184,7 +179,7 @@ weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *eng
                  .created = (int64_t)time(NULL),
                  .id_base = (uint64_t)wait_now_ns() ^ (uint64_t)time(NULL) << 32,
                  .max_body_bytes = p->max_body_bytes,
-                 .t_open = serve_now()};
+                 .t_open = wait_now_s()};
     if (s->max_body_bytes == 0)
         s->max_body_bytes = (4u << 20) + 64 * (uint64_t)stats.max_model_len;
     pthread_mutex_init(&s->lock, NULL);

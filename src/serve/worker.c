@@ -5,6 +5,7 @@
 #include <sys/random.h>
 #include <xxhash.h>
 
+#include "base/wait.h"
 #include "serve/impl.h"
 
 size_t worker_max_bytes(const serve *s) {
@@ -141,7 +142,7 @@ static bool prompts_prepare(serve *s, openai_request *q, openai_error *e) {
 static uint64_t random_seed(void) {
     uint64_t seed = 0;
     if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
-        seed = (uint64_t)(serve_now() * 1e9);
+        seed = (uint64_t)(wait_now_s() * 1e9);
     return seed;
 }
 
@@ -172,16 +173,16 @@ static weft_request request_of(const openai_request *q, int32_t prompt, int32_t 
 }
 
 /* Room for n more, or a 429. */
-static bool room_take(serve *s, int32_t n, openai_error *e) {
+static bool room_take(serve *s, int64_t n, openai_error *e) {
     int32_t most = s->engine_params->max_num_seqs + s->p->max_queue;
     if (n > most)
         return openai_error_set(e, 400, "invalid_request_error", "n",
-                                "%d choices of all prompts are more than this server takes at a "
+                                "%lld choices of all prompts are more than this server takes at a "
                                 "time (%d)",
-                                n, most);
-    if (atomic_fetch_add(&s->n_live, n) + n <= most)
+                                (long long)n, most);
+    if (atomic_fetch_add(&s->n_live, (int32_t)n) + n <= most)
         return true;
-    atomic_fetch_sub(&s->n_live, n);
+    atomic_fetch_sub(&s->n_live, (int32_t)n);
     return openai_error_set(e, 429, "rate_limit_error", "",
                             "the server's queue is full; try again in a moment");
 }
@@ -212,9 +213,9 @@ static bool choices_submit(serve_call *c, weft_request *r, uint64_t *id, openai_
 
 static bool submit(serve_call *c, openai_error *e) {
     serve *s = c->s;
-    int32_t n = c->q->n_prompt * c->q->n;
-    if (!room_take(s, n, e))
+    if (!room_take(s, (int64_t)c->q->n_prompt * c->q->n, e))
         return false;
+    int32_t n = c->q->n_prompt * c->q->n;
     weft_request *r = calloc((size_t)n, sizeof *r);
     uint64_t *id = calloc((size_t)n, sizeof *id);
     c->choice = calloc((size_t)n, sizeof *c->choice);

@@ -210,6 +210,23 @@ void loopback_release(loopback *l) {
     loopback_run(l, release);
 }
 
+int loopback_set_up(loopback *l) {
+    loopback_params(l);
+    loopback_start(l);
+    return 0;
+}
+
+int loopback_tear_down(loopback *l) {
+    loopback_release(l);
+    loopback_stop(l);
+    return 0;
+}
+
+void loopback_restart(loopback *l) {
+    loopback_stop(l);
+    loopback_start(l);
+}
+
 static atomic_int connections;
 
 static void count(loopback *l) {

@@ -29,6 +29,11 @@ void loopback_params(loopback *l); /* calm limits; then change some */
 void loopback_start(loopback *l);
 /* Ends the thread and frees the server. */
 void loopback_stop(loopback *l);
+/* Before and after each test; 0. */
+int loopback_set_up(loopback *l);
+int loopback_tear_down(loopback *l);
+/* A server of the limits that l->params has now. */
+void loopback_restart(loopback *l);
 /* Has fn run in the loop, and returns when it has. */
 void loopback_run(loopback *l, void (*fn)(loopback *l));
 /* Replies "late" to all that is held; ends the held streams. */

@@ -25,22 +25,12 @@ static loopback l;
 
 static int set_up(void **state) {
     (void)state;
-    loopback_params(&l);
-    loopback_start(&l);
-    return 0;
+    return loopback_set_up(&l);
 }
 
 static int tear_down(void **state) {
     (void)state;
-    loopback_release(&l);
-    loopback_stop(&l);
-    return 0;
-}
-
-/* A server of a test's own limits. */
-static void restart(void) {
-    loopback_stop(&l);
-    loopback_start(&l);
+    return loopback_tear_down(&l);
 }
 
 /* ---- replies ---- */
@@ -293,7 +283,7 @@ static void test_too_large(void **state) {
 static void test_cors(void **state) {
     (void)state;
     l.params.cors_origin = "https://app.test";
-    restart();
+    loopback_restart(&l);
     int fd = client_connect(&l);
     client_say(fd, "OPTIONS /echo" HOST "Origin: https://app.test\r\n"
                    "Access-Control-Request-Method: POST\r\n"
@@ -320,7 +310,7 @@ static void test_cors(void **state) {
     }
     close(fd);
     l.params.cors_origin = "*";
-    restart();
+    loopback_restart(&l);
     fd = client_connect(&l);
     client_say(fd, "GET /hello" HOST "\r\n");
     r = client_read(fd, false);
@@ -372,7 +362,7 @@ static void test_no_leak(void **state) {
 static void test_max_connections(void **state) {
     (void)state;
     l.params.max_connections = 3;
-    restart();
+    loopback_restart(&l);
     int fds[6];
     for (int i = 0; i < 6; i++) {
         fds[i] = client_connect(&l);

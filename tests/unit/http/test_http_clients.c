@@ -21,21 +21,12 @@ static loopback l;
 
 static int set_up(void **state) {
     (void)state;
-    loopback_params(&l);
-    loopback_start(&l);
-    return 0;
+    return loopback_set_up(&l);
 }
 
 static int tear_down(void **state) {
     (void)state;
-    loopback_release(&l);
-    loopback_stop(&l);
-    return 0;
-}
-
-static void restart(void) {
-    loopback_stop(&l);
-    loopback_start(&l);
+    return loopback_tear_down(&l);
 }
 
 static void nap_ms(int ms) {
@@ -244,7 +235,7 @@ static void drip(const char *begin) {
 static void test_drip(void **state) {
     (void)state;
     l.params.read_s = 1;
-    restart();
+    loopback_restart(&l);
     drip("GET /");
     drip("GET /hello" HOST "A: ");
     drip("POST /echo" HOST "Content-Length: 100000\r\n\r\n");
@@ -261,7 +252,7 @@ static void test_drip(void **state) {
 static void test_idle(void **state) {
     (void)state;
     l.params.idle_s = 1;
-    restart();
+    loopback_restart(&l);
     int fresh = client_connect(&l), used = client_connect(&l), held;
     held = hold("GET /hold" HOST "\r\n");
     client_say(used, "GET /hello" HOST "\r\n");
@@ -288,7 +279,7 @@ static int connect_small(int bytes) {
 static void test_slow_reader(void **state) {
     (void)state;
     l.params.write_s = 2;
-    restart();
+    loopback_restart(&l);
     int stuck = connect_small(4096), slow = connect_small(131072);
     client_say(stuck, "GET /flood" HOST "\r\n");
     wait_for(&l.holding, 1);
@@ -325,7 +316,7 @@ static void test_slow_reader(void **state) {
 static void test_stuck_flush(void **state) {
     (void)state;
     l.params.write_s = 1;
-    restart();
+    loopback_restart(&l);
     int stuck = connect_small(4096);
     client_say(stuck, "GET /flood" HOST "\r\n");
     wait_for(&l.holding, 1);
