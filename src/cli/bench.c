@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "cli/cli.h"
 
@@ -138,12 +137,6 @@ static weft_status unused_check(const bench_kind *kind, const bench_values *v, w
             return error_set(err, WEFT_ERR_USAGE, "%s: bench %s has no use for it", rule[i].option,
                              kind->name);
     return WEFT_OK;
-}
-
-double bench_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 uint64_t bench_draw(uint64_t *state) {

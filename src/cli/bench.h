@@ -64,7 +64,6 @@ struct bench {
 /* The next case, zeroed but for the arguments; WEFT_ERR_USAGE when there are too many. */
 weft_status bench_case_add(bench *b, const char *series, int32_t size, const char *unit,
                            bench_case **out, weft_error *err);
-double bench_now(void);               /* seconds */
 uint64_t bench_draw(uint64_t *state); /* random bits */
 
 /* ---- bench_report.c ---- */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/wait.h"
 #include "cli/bench_kernels.h"
 #include "cli/cli.h"
 
@@ -127,7 +128,7 @@ weft_status kernels_attn_measure(kernels *k, const kernels_case *c, kernels_work
             return WEFT_ERR_INTERRUPTED;
         if (cold)
             kern_peaks_evict(k->peaks);
-        double t0 = bench_now();
+        double t0 = wait_now_s();
         k->k->attn_fold(k->dev, &(kern_attn_fold){.kv = k->kv,
                                                   .n_head = k->cfg->n_head,
                                                   .scale = 1 / sqrtf((float)k->cfg->head_dim),
@@ -138,7 +139,7 @@ weft_status kernels_attn_measure(kernels *k, const kernels_case *c, kernels_work
                                                   .kv_shards = k->k->profile.kv_shards,
                                                   .tree = &k->shards,
                                                   .state = k->state});
-        sum.seconds += bench_now() - t0;
+        sum.seconds += wait_now_s() - t0;
         sum.ops += call.ops;
         sum.bytes += call.bytes;
         sum.n_call++;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/wait.h"
 #include "cli/bench.h"
 #include "cli/cli.h"
 
@@ -115,7 +116,7 @@ typedef struct timing {
 static weft_status complete(runs *r, int32_t n, timing *out, weft_error *err) {
     enum { POLL_MS = 100 };
     timing t = {0};
-    double t0 = bench_now();
+    double t0 = wait_now_s();
     weft_status s = weft_engine_submit(r->engine, r->request, n, r->handle, err);
     for (int32_t left = n; s == WEFT_OK && left > 0;) {
         weft_event ev;
@@ -126,7 +127,7 @@ static weft_status complete(runs *r, int32_t n, timing *out, weft_error *err) {
         if (s != WEFT_OK || !got)
             continue;
         if (ev.kind == WEFT_EVENT_TOKEN) {
-            t.last = bench_now() - t0;
+            t.last = wait_now_s() - t0;
             t.first = t.n_token++ ? t.first : t.last;
         } else if (ev.kind == WEFT_EVENT_END) {
             left--;

@@ -223,13 +223,13 @@ static weft_status linear_measure(kernels *k, const kernels_case *c, kernels_wor
     for (int32_t pass = 0; cold ? pass < COLD_PASSES : sum.seconds < enough; pass++) {
         if (cold)
             kern_peaks_evict(k->peaks);
-        double t0 = bench_now(), t1 = t0;
+        double t0 = wait_now_s(), t1 = t0;
         for (int32_t i = 0; i < n_layer && (cold || t1 - t0 < 5 * enough); i++) {
             if (cli_interrupted)
                 return WEFT_ERR_INTERRUPTED;
             s->run(k, i, c->n_row);
             layer_work(k, s, i, c->n_row, &sum);
-            t1 = bench_now();
+            t1 = wait_now_s();
         }
         sum.seconds += t1 - t0;
         sum.n_call += 1;
@@ -371,9 +371,9 @@ static weft_status kernels_measure(bench *b, int32_t i, int32_t repeat, bench_sa
     kernels *k = b->body;
     const kernels_case *c = &k->cases[i];
     if (c->kind == KERNELS_PEAK) { /* the first cases, in the order of kern_peak */
-        double t0 = bench_now();
+        double t0 = wait_now_s();
         k->peak[i] = kern_peaks_measure(k->peaks, (kern_peak)i);
-        *out = (bench_sample){.figure = k->peak[i], .seconds = bench_now() - t0};
+        *out = (bench_sample){.figure = k->peak[i], .seconds = wait_now_s() - t0};
         return WEFT_OK;
     }
     kernels_work w = {0};

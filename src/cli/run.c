@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
+#include "base/wait.h"
 #include "cli/cli.h"
 #include "cli/common.h"
 #include "cli/json.h"
@@ -87,12 +87,6 @@ typedef struct session {
     int32_t n_token;
 } session;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* The prompt's ids: text as it is, or a user's message in the model's template. */
 static weft_status prompt_make(session *s, weft_error *err) {
     char *text = NULL, *chat = NULL;
@@ -131,7 +125,7 @@ static void load_progress(void *bar, double done) {
 }
 
 static weft_status open_all(session *s, weft_error *err) {
-    double t0 = now();
+    double t0 = wait_now_s();
     cli_progress bar;
     weft_status st = weft_model_open(s->v->model.path, &s->model, err);
     if (st == WEFT_OK)
@@ -145,7 +139,7 @@ static weft_status open_all(session *s, weft_error *err) {
     p.on_load_user = &bar;
     st = weft_engine_open(s->model, &p, &s->engine, err);
     cli_progress_end(&bar);
-    s->t_open = now() - t0;
+    s->t_open = wait_now_s() - t0;
     return st;
 }
 
@@ -206,7 +200,7 @@ static int stream(session *s) {
     q.sampling.n_top = s->v->top;
     weft_error err = {0};
     uint64_t id;
-    double t0 = now();
+    double t0 = wait_now_s();
     if (weft_engine_submit(s->engine, &q, 1, &id, &err) != WEFT_OK)
         return cli_fail(&err);
     cli_progress bar;
@@ -225,10 +219,10 @@ static int stream(session *s) {
         if (!got)
             continue;
         if (ev.kind == WEFT_EVENT_TOKEN && s->n_token++ == 0)
-            s->t_first = now() - t0;
+            s->t_first = wait_now_s() - t0;
         int rc = event_print(s, &ev);
         if (rc != 0 || ev.kind == WEFT_EVENT_END) {
-            s->t_end = now() - t0;
+            s->t_end = wait_now_s() - t0;
             if (!s->v->json)
                 putchar('\n');
             if (rc != 0 || ev.finish != WEFT_FINISH_ERROR)

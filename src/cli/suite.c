@@ -2,9 +2,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/status.h"
+#include "base/wait.h"
 
 /* ---- prompts ---- */
 
@@ -314,7 +314,6 @@ static weft_status take_events(const suite *s, weft_engine *engine, const uint64
 
 weft_status suite_run(const suite *s, weft_model *model, const weft_engine_params *params,
                       const volatile sig_atomic_t *stop, suite_result *out, weft_error *err) {
-    struct timespec t0, t1;
     uint64_t *ids = malloc((size_t)s->n * sizeof *ids);
     weft_request *all = malloc((size_t)s->n * sizeof *all);
     weft_engine *engine = NULL;
@@ -325,19 +324,19 @@ weft_status suite_run(const suite *s, weft_model *model, const weft_engine_param
         all[i] = s->request[i].params;
     if (st == WEFT_OK)
         st = weft_engine_open(model, params, &engine, err);
-    clock_gettime(CLOCK_MONOTONIC, &t0);
+    double t0 = wait_now_s();
     if (st == WEFT_OK)
         st = weft_engine_submit(engine, all, s->n, ids, err);
     if (st == WEFT_OK)
         st = take_events(s, engine, ids, stop, out, err);
-    clock_gettime(CLOCK_MONOTONIC, &t1);
+    double t1 = wait_now_s();
     if (engine) {
         weft_engine_stats stats;
         weft_engine_get_stats(engine, &stats);
         out->n_step = stats.n_step;
         out->n_preemption = stats.n_preemption;
         out->n_cached = stats.n_cached_token;
-        out->seconds = (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec);
+        out->seconds = t1 - t0;
     }
     weft_engine_close(engine);
     free(all);
