@@ -102,7 +102,7 @@ static void take_all(party *p, int32_t most) {
 }
 
 static void run_party(weft_model *m, weft_engine_params params, int32_t most) {
-    party p = {.n_round = run_small() ? 10 : 60};
+    party p = {.n_round = run_small() ? 15 : 60};
     client c[N_CLIENT + 1];
     weft_engine_stats stats;
     atomic_store(&p.n_running, N_CLIENT);

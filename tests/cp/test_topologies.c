@@ -75,7 +75,7 @@ static void model_over_topologies(const toy_shape *s) {
     int32_t n = run_topologies(p->model, world, list, MAX_TOPO);
     for (int32_t i = 0; i < n; i++) {
         /* every exchange where there is one; split limit, sequences and budget are drawn */
-        int32_t n_exchange = list[i].dcp > 1 && !run_small() ? 3 : 1, n_draw = run_small() ? 1 : 2;
+        int32_t n_exchange = list[i].dcp > 1 && !run_small() ? 3 : 1, n_draw = run_small() ? 1 : 3;
         for (int32_t k = 0; k < n_exchange * n_draw; k++, n_run++) {
             weft_engine_params params = run_params(list[i].tp, list[i].pcp, list[i].dcp);
             params.exchange = (weft_exchange)(n_exchange > 1 ? k % 3 : i % 3);

@@ -167,9 +167,9 @@ static void long_context(void **state) {
     scene s;
     scene_open(&s, &shape);
     s.params.max_model_len = 2048;
-    scene_add(&s, &shape, run_small() ? 330 : 1990, 40, 0);
+    scene_add(&s, &shape, run_small() ? 600 : 1990, 40, 0);
     scene_add(&s, &shape, 30, 60, 1);
-    scene_add(&s, &shape, run_small() ? 150 : 900, 20, 2);
+    scene_add(&s, &shape, run_small() ? 300 : 900, 20, 2);
     scene_add(&s, &shape, 7, 60, 3);
     s.params.max_num_batched_tokens = 300;
     scene_run("T33: long context", &s, (topo_sizes){1, 4, 4});

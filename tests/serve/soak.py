@@ -25,7 +25,7 @@ from server import Server, skip
 MODEL = os.path.join(os.environ.get("WEFT_GOLDEN", "../shared/data/golden"), "gguf/Q8_0.gguf")
 TOPOLOGIES = {"tp1": (), "pcp2 dcp2": ("--pcp", "2", "--dcp", "2")}
 N_CLIENT, N_REQUEST, N_VOCAB, MODEL_LEN = 200, 48, 384, 512
-QUICK_S, GRACE_S, LAST_S, RSS_MORE_MB = 40, 5, 240, 8
+QUICK_S, GRACE_S, LAST_S, RSS_MORE_MB = 60, 5, 240, 8
 SERVER = ("--max-model-len", str(MODEL_LEN), "--max-num-seqs", "16", "--max-num-batched-tokens", "96",
           "--max-queue", "80", "--read-timeout", "3", "--write-timeout", "3", "--idle-timeout", "30",
           "--max-body", "1M")
