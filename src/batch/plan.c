@@ -21,7 +21,7 @@ static plan_head head_of(const plan_writer *w) {
 }
 
 static void set_head(plan_writer *w, plan_head h) {
-    h.bytes = (int32_t)w->n;
+    h.bytes = (int64_t)w->n;
     memcpy(w->buf, &h, sizeof h);
 }
 

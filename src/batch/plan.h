@@ -15,10 +15,9 @@
 enum { PLAN_STEP = 1, PLAN_IDLE = 2, PLAN_STOP = 3 };
 
 typedef struct plan_head {
-    int32_t kind;
-    int32_t bytes; /* of the whole plan */
+    int64_t bytes; /* of the whole plan */
     int64_t step;  /* counts PLAN_STEP */
-    int32_t n_release, n_admit, n_run, pad;
+    int32_t kind, n_release, n_admit, n_run;
 } plan_head;
 
 typedef struct plan_admit {
@@ -67,14 +66,16 @@ typedef struct batch_slot {
     int32_t first[KV_MAX_GROUP]; /* leading pages not held; -1 in the lists */
     int32_t *page[KV_MAX_GROUP]; /* [max_pages] each */
 } batch_slot;
+/* What a plan may name. */
+typedef struct batch_limits {
+    int32_t n_slot, max_len, page_tokens, n_vocab, n_group;
+    kv_group group[KV_MAX_GROUP];
+} batch_limits;
 typedef struct batch_slots {
-    int32_t n_slot, max_len, page_tokens, n_group;
-    int32_t window[KV_MAX_GROUP]; /* 0: none */
-    batch_slot *slot;             /* [n_slot] */
+    batch_limits l;
+    batch_slot *slot; /* [n_slot] */
 } batch_slots;
-/* window: [n_group] */
-weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_tokens, int32_t n_group,
-                             const int32_t *window, batch_slots *out, weft_error *err);
+weft_status batch_slots_open(const batch_limits *l, batch_slots *out, weft_error *err);
 void batch_slots_close(batch_slots *s);
 
 struct batch_global;

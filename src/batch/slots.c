@@ -5,40 +5,46 @@
 
 #include "batch/batch.h"
 
-static int32_t max_pages(const batch_slots *s) {
-    return (s->max_len - 1) / s->page_tokens + 1;
+static int32_t max_pages(const batch_limits *l) {
+    return (l->max_len - 1) / l->page_tokens + 1;
 }
 
-weft_status batch_slots_open(int32_t n_slot, int32_t max_len, int32_t page_tokens, int32_t n_group,
-                             const int32_t *window, batch_slots *out, weft_error *err) {
-    if (n_slot < 1 || max_len < 1 || page_tokens < 1) {
+static weft_status limits_check(const batch_limits *l, weft_error *err) {
+    if (l->n_slot < 1 || l->max_len < 1 || l->page_tokens < 1 || l->n_vocab < 1) {
         return error_set(err, WEFT_ERR_SETUP,
-                         "batch: %d slots of %d tokens with pages of %d: each must be at least 1",
-                         n_slot, max_len, page_tokens);
+                         "batch: %d slots of %d tokens, %d to a page, ids below %d: each must be "
+                         "at least 1",
+                         l->n_slot, l->max_len, l->page_tokens, l->n_vocab);
     }
-    if (n_group < 1 || n_group > KV_MAX_GROUP) {
+    if (l->n_group < 1 || l->n_group > KV_MAX_GROUP) {
         return error_set(err, WEFT_ERR_SETUP, "batch: %d groups of layers, 1 to %d are possible",
-                         n_group, KV_MAX_GROUP);
+                         l->n_group, KV_MAX_GROUP);
     }
-    batch_slots s = {
-        .n_slot = n_slot, .max_len = max_len, .page_tokens = page_tokens, .n_group = n_group};
-    memcpy(s.window, window, (size_t)n_group * sizeof window[0]);
-    size_t pages = (size_t)max_pages(&s);
-    size_t per_slot = (size_t)max_len + (size_t)n_group * pages;
-    s.slot = calloc((size_t)n_slot, sizeof s.slot[0]);
-    int32_t *ints = s.slot ? calloc((size_t)n_slot, per_slot * sizeof ints[0]) : NULL;
-    weft_bias *bias = ints ? calloc((size_t)n_slot, WEFT_MAX_BIAS * sizeof bias[0]) : NULL;
+    return WEFT_OK;
+}
+
+weft_status batch_slots_open(const batch_limits *l, batch_slots *out, weft_error *err) {
+    weft_status status = limits_check(l, err);
+    if (status != WEFT_OK) {
+        return status;
+    }
+    batch_slots s = {.l = *l};
+    size_t n_slot = (size_t)l->n_slot, pages = (size_t)max_pages(l);
+    size_t per_slot = (size_t)l->max_len + (size_t)l->n_group * pages;
+    s.slot = calloc(n_slot, sizeof s.slot[0]);
+    int32_t *ints = s.slot ? calloc(n_slot, per_slot * sizeof ints[0]) : NULL;
+    weft_bias *bias = ints ? calloc(n_slot, WEFT_MAX_BIAS * sizeof bias[0]) : NULL;
     if (!bias) {
         free(ints);
         free(s.slot);
-        return error_set(err, WEFT_ERR_MEMORY, "batch: no memory for %d slots of %d tokens", n_slot,
-                         max_len);
+        return error_set(err, WEFT_ERR_MEMORY, "batch: no memory for %d slots of %d tokens",
+                         l->n_slot, l->max_len);
     }
-    for (int32_t i = 0; i < n_slot; i++) { /* slot 0's begin the one allocation */
-        s.slot[i].bias = bias + (size_t)i * WEFT_MAX_BIAS;
-        s.slot[i].token = ints + (size_t)i * per_slot;
-        for (int32_t g = 0; g < n_group; g++) {
-            s.slot[i].page[g] = s.slot[i].token + max_len + (size_t)g * pages;
+    for (size_t i = 0; i < n_slot; i++) { /* slot 0's begin the one allocation */
+        s.slot[i].bias = bias + i * WEFT_MAX_BIAS;
+        s.slot[i].token = ints + i * per_slot;
+        for (int32_t g = 0; g < l->n_group; g++) {
+            s.slot[i].page[g] = s.slot[i].token + l->max_len + (size_t)g * pages;
         }
     }
     *out = s;
@@ -79,17 +85,17 @@ static weft_status cut_short(plan_reader *r, const char *what, int32_t i, size_t
                      need, r->left);
 }
 
-/* n token or page ids, none of them negative. */
-static weft_status take_ids(plan_reader *r, const char *what, int32_t slot, int32_t *dst,
-                            int32_t n) {
+/* n token or page ids, each in [0, end). */
+static weft_status take_ids(plan_reader *r, const char *what, int32_t slot, int32_t *dst, int32_t n,
+                            int32_t end) {
     size_t bytes = (size_t)n * sizeof dst[0];
     if (!take(r, dst, bytes)) {
         return cut_short(r, what, slot, bytes);
     }
     for (int32_t i = 0; i < n; i++) {
-        if (dst[i] < 0) {
-            return error_set(r->err, WEFT_ERR_RANK, "plan: %s %d: id %d is negative", what, slot,
-                             dst[i]);
+        if (dst[i] < 0 || dst[i] >= end) {
+            return error_set(r->err, WEFT_ERR_RANK, "plan: %s %d: id %d is not in 0..%d", what,
+                             slot, dst[i], end - 1);
         }
     }
     return WEFT_OK;
@@ -99,8 +105,9 @@ static weft_status read_head(plan_reader *r, const batch_slots *s, size_t bytes,
     if (!take(r, h, sizeof *h)) {
         return cut_short(r, "head", 0, sizeof *h);
     }
-    if (h->bytes < 0 || (size_t)h->bytes != bytes) {
-        return error_set(r->err, WEFT_ERR_RANK, "plan: says %d bytes, %zu came", h->bytes, bytes);
+    if (h->bytes < 0 || (uint64_t)h->bytes != bytes) {
+        return error_set(r->err, WEFT_ERR_RANK, "plan: says %lld bytes, %zu came",
+                         (long long)h->bytes, bytes);
     }
     if (h->kind != PLAN_STEP && h->kind != PLAN_IDLE && h->kind != PLAN_STOP) {
         return error_set(r->err, WEFT_ERR_RANK,
@@ -108,10 +115,10 @@ static weft_status read_head(plan_reader *r, const batch_slots *s, size_t bytes,
     }
     const int32_t count[3] = {h->n_release, h->n_admit, h->n_run};
     for (int32_t i = 0; i < 3; i++) {
-        if (count[i] < 0 || count[i] > s->n_slot) {
+        if (count[i] < 0 || count[i] > s->l.n_slot) {
             return error_set(r->err, WEFT_ERR_RANK,
                              "plan: %d releases, %d admissions, %d runs for %d slots", h->n_release,
-                             h->n_admit, h->n_run, s->n_slot);
+                             h->n_admit, h->n_run, s->l.n_slot);
         }
     }
     if (h->kind != PLAN_STEP && h->n_run > 0) {
@@ -123,9 +130,9 @@ static weft_status read_head(plan_reader *r, const batch_slots *s, size_t bytes,
 
 static weft_status check_slot(plan_reader *r, const batch_slots *s, const char *what, int32_t slot,
                               bool taken) {
-    if (slot < 0 || slot >= s->n_slot) {
+    if (slot < 0 || slot >= s->l.n_slot) {
         return error_set(r->err, WEFT_ERR_RANK, "plan: %s of slot %d, slots are 0..%d", what, slot,
-                         s->n_slot - 1);
+                         s->l.n_slot - 1);
     }
     if ((s->slot[slot].request != 0) != taken) {
         return error_set(r->err, WEFT_ERR_RANK, "plan: %s of slot %d, which is %s", what, slot,
@@ -151,10 +158,10 @@ static weft_status check_admit(plan_reader *r, const batch_slots *s, const plan_
     if (status != WEFT_OK) {
         return status;
     }
-    if (a->n_prompt < 1 || a->n_token < a->n_prompt || a->n_token > s->max_len) {
+    if (a->n_prompt < 1 || a->n_token < a->n_prompt || a->n_token > s->l.max_len) {
         return error_set(r->err, WEFT_ERR_RANK,
                          "plan: admission of slot %d with %d prompt tokens, %d tokens, at most %d",
-                         a->slot, a->n_prompt, a->n_token, s->max_len);
+                         a->slot, a->n_prompt, a->n_token, s->l.max_len);
     }
     if (a->logits_from < 0 || a->logits_from >= a->n_token) {
         return error_set(r->err, WEFT_ERR_RANK,
@@ -175,7 +182,7 @@ static weft_status check_admit(plan_reader *r, const batch_slots *s, const plan_
         return error_set(r->err, WEFT_ERR_RANK,
                          "plan: admission of request 0 to slot %d; ids begin at 1", a->slot);
     }
-    for (int32_t i = 0; i < s->n_slot; i++) {
+    for (int32_t i = 0; i < s->l.n_slot; i++) {
         if (s->slot[i].request == a->request) {
             return error_set(r->err, WEFT_ERR_RANK,
                              "plan: admission of request %llu to slot %d, it is in slot %d",
@@ -195,13 +202,19 @@ static weft_status read_admit(plan_reader *r, batch_slots *s, int32_t i) {
         return status;
     }
     batch_slot *slot = &s->slot[a.slot];
-    status = take_ids(r, "tokens of slot", a.slot, slot->token, a.n_token);
+    status = take_ids(r, "tokens of slot", a.slot, slot->token, a.n_token, s->l.n_vocab);
     if (status != WEFT_OK) {
         return status;
     }
     size_t bias_bytes = (size_t)a.n_bias * sizeof slot->bias[0];
     if (!take(r, slot->bias, bias_bytes)) {
         return cut_short(r, "biases of slot", a.slot, bias_bytes);
+    }
+    for (int32_t k = 0; k < a.n_bias; k++) {
+        if (slot->bias[k].token < 0 || slot->bias[k].token >= s->l.n_vocab) {
+            return error_set(r->err, WEFT_ERR_RANK, "plan: bias of slot %d for id %d, not in 0..%d",
+                             a.slot, slot->bias[k].token, s->l.n_vocab - 1);
+        }
     }
     slot->n_bias = a.n_bias;
     slot->request = a.request;
@@ -226,10 +239,11 @@ static weft_status check_run(plan_reader *r, const batch_slots *s, const batch_g
         }
     }
     const batch_slot *slot = &s->slot[p->slot];
-    if (p->append < -1 || (p->append >= 0 && slot->n_token == s->max_len)) {
+    if (p->append < -1 || p->append >= s->l.n_vocab ||
+        (p->append >= 0 && slot->n_token == s->l.max_len)) {
         return error_set(r->err, WEFT_ERR_RANK,
-                         "plan: run of slot %d appends token %d to %d of at most %d", p->slot,
-                         p->append, slot->n_token, s->max_len);
+                         "plan: run of slot %d appends token %d to %d of at most %d, ids are 0..%d",
+                         p->slot, p->append, slot->n_token, s->l.max_len, s->l.n_vocab - 1);
     }
     int32_t n_token = slot->n_token + (p->append >= 0);
     if (p->start < 0 || p->n_new < 1 || (int64_t)p->start + p->n_new > n_token) {
@@ -245,13 +259,13 @@ static weft_status check_run(plan_reader *r, const batch_slots *s, const batch_g
                          p->slot, p->decode, p->n_new, p->start, n_token, slot->n_prompt);
     }
     int64_t n_page = (int64_t)slot->n_page + p->n_page;
-    if (p->n_page < 0 || n_page > max_pages(s) ||
-        n_page * s->page_tokens < (int64_t)p->start + p->n_new) {
+    if (p->n_page < 0 || n_page > max_pages(&s->l) ||
+        n_page * s->l.page_tokens < (int64_t)p->start + p->n_new) {
         return error_set(r->err, WEFT_ERR_RANK,
                          "plan: run of slot %d has %d + %d pages of %d tokens for %lld positions, "
                          "at most %d",
-                         p->slot, slot->n_page, p->n_page, s->page_tokens,
-                         (long long)p->start + p->n_new, max_pages(s));
+                         p->slot, slot->n_page, p->n_page, s->l.page_tokens,
+                         (long long)p->start + p->n_new, max_pages(&s->l));
     }
     return WEFT_OK;
 }
@@ -260,15 +274,16 @@ static weft_status check_run(plan_reader *r, const batch_slots *s, const batch_g
  * heard of are in front of what an admission found cached. */
 static weft_status check_first(plan_reader *r, const batch_slots *s, const plan_run *p) {
     const batch_slot *slot = &s->slot[p->slot];
-    for (int32_t g = 0; g < s->n_group; g++) {
-        int32_t seen = kv_first_page(s->window[g], s->page_tokens, p->start);
+    for (int32_t g = 0; g < s->l.n_group; g++) {
+        int32_t seen = kv_first_page(s->l.group[g].window, s->l.page_tokens, p->start);
         int32_t n_page = slot->n_page + p->n_page;
         int32_t most = seen < n_page ? seen : n_page;
         if (p->first[g] < slot->first[g] || p->first[g] > most) {
             return error_set(r->err, WEFT_ERR_RANK,
                              "plan: run of slot %d from position %d on lacks %d leading pages of "
                              "group %d with window %d, expected %d to %d",
-                             p->slot, p->start, p->first[g], g, s->window[g], slot->first[g], most);
+                             p->slot, p->start, p->first[g], g, s->l.group[g].window,
+                             slot->first[g], most);
         }
     }
     return WEFT_OK;
@@ -277,15 +292,15 @@ static weft_status check_first(plan_reader *r, const batch_slots *s, const plan_
 /* The new pages of each group; those that are not held are -1, told so or become so. */
 static weft_status take_pages(plan_reader *r, const batch_slots *s, const plan_run *p) {
     batch_slot *slot = &s->slot[p->slot];
-    for (int32_t g = 0; g < s->n_group; g++) {
+    for (int32_t g = 0; g < s->l.n_group; g++) {
         int32_t *page = slot->page[g] + slot->n_page;
         int32_t lacking = p->first[g] > slot->n_page ? p->first[g] - slot->n_page : 0;
         size_t bytes = (size_t)lacking * sizeof page[0];
         if (!take(r, page, bytes)) {
             return cut_short(r, "pages of slot", p->slot, bytes);
         }
-        weft_status status =
-            take_ids(r, "pages of slot", p->slot, page + lacking, p->n_page - lacking);
+        weft_status status = take_ids(r, "pages of slot", p->slot, page + lacking,
+                                      p->n_page - lacking, s->l.group[g].n_page);
         if (status != WEFT_OK) {
             return status;
         }

@@ -34,12 +34,17 @@ static weft_status open_parts(engine_rank *r, weft_error *err) {
     weft_engine *e = r->e;
     const engine_setup *s = &e->setup;
     topo_init(&s->model, s->sizes, r->rank, &r->topo);
+    batch_limits slots = {.n_slot = s->p.max_num_seqs,
+                          .max_len = s->p.max_model_len,
+                          .page_tokens = s->caps.page_tokens,
+                          .n_vocab = s->model.n_vocab,
+                          .n_group = s->caps.n_group};
+    engine_setup_groups(s, slots.group);
     weft_status st = comm_threads_open(e->hub, r->rank, &r->topo.members, &r->comm, err);
     if (st == WEFT_OK)
         st = batch_builder_open(&r->topo, &s->caps, &r->builder, err);
     if (st == WEFT_OK)
-        st = batch_slots_open(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens,
-                              s->caps.n_group, s->caps.window, &r->slots, err);
+        st = batch_slots_open(&slots, &r->slots, err);
     if (st != WEFT_OK)
         return st;
     kern_limits limits = engine_setup_limits(e->model->desc, s, r->builder);

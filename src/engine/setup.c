@@ -69,9 +69,13 @@ static weft_status sizes_check(const model_config *cfg, engine_setup *s, weft_er
     return WEFT_OK;
 }
 
-kv_sizes engine_setup_kv(const engine_setup *s, const topo *t, kv_group *group) {
+void engine_setup_groups(const engine_setup *s, kv_group *group) {
     for (int32_t g = 0; g < s->caps.n_group; g++)
         group[g] = (kv_group){s->caps.window[g], s->kv_pages[g]};
+}
+
+kv_sizes engine_setup_kv(const engine_setup *s, const topo *t, kv_group *group) {
+    engine_setup_groups(s, group);
     return (kv_sizes){.dcp = s->sizes.dcp,
                       .shard_cut = t->shard_cut,
                       .kv_shards = t->kv_shards,

@@ -30,6 +30,8 @@ weft_status engine_setup_make(const model_desc *d, const weft_engine_params *par
 
 /* Threads of one rank: n_thread spread over the ranks, at least one each. */
 int32_t engine_setup_threads(const engine_setup *s, int32_t rank);
+/* Windows and pages of the groups of layers: group[caps.n_group]. */
+void engine_setup_groups(const engine_setup *s, kv_group *group);
 /* Sizes of the page pools; group is room for KV_MAX_GROUP, which the result points to. t: of any
  * rank. */
 kv_sizes engine_setup_kv(const engine_setup *s, const topo *t, kv_group *group);

@@ -11,8 +11,10 @@
 
 #include "batch/batch.h"
 
-enum { N_SLOT = 3, MAX_LEN = 50, P = 16, MAX_PAGES = 4 };
-static const int32_t no_window[1] = {0};
+enum { N_SLOT = 3, MAX_LEN = 50, P = 16, MAX_PAGES = 4, N_VOCAB = 100, N_PAGE = 44 };
+static const batch_limits one_group = {N_SLOT, MAX_LEN, P, N_VOCAB, 1, {{0, N_PAGE}}};
+static const batch_limits two_groups = {N_SLOT,  MAX_LEN, P,
+                                        N_VOCAB, 2,       {{0, N_PAGE}, {20, N_PAGE}}};
 
 static uint64_t random_state = 0x123456789abcdefu;
 static uint32_t random_u32(void) {
@@ -30,11 +32,15 @@ typedef struct fixture {
     plan_writer w;
 } fixture;
 
-static void open_fixture(fixture *f) {
+static void open_with(fixture *f, const batch_limits *l) {
     memset(f, 0, sizeof *f);
-    assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 1, no_window, &f->slots, NULL), WEFT_OK);
+    assert_int_equal(batch_slots_open(l, &f->slots, NULL), WEFT_OK);
     f->global.req = f->req;
     plan_begin(&f->w, f->plan, sizeof f->plan, PLAN_STEP, 1);
+}
+
+static void open_fixture(fixture *f) {
+    open_with(f, &one_group);
 }
 
 static const int32_t tokens[64] = {11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23};
@@ -195,6 +201,7 @@ static void test_bad_runs(void **state) {
         {{.slot = 0, .start = 16, .n_new = 5, .append = -1, .n_page = 1}, "it has 20 tokens"},
         {{.slot = 0, .start = INT32_MAX, .n_new = INT32_MAX, .append = -1}, "it has 20 tokens"},
         {{.slot = 0, .start = 16, .n_new = 4, .append = -2, .n_page = 1}, "token -2"},
+        {{.slot = 0, .start = 16, .n_new = 4, .append = N_VOCAB, .n_page = 1}, "token 100"},
         {{.slot = 0, .start = 16, .n_new = 4, .append = -1, .n_page = 0}, "1 + 0 pages"},
         {{.slot = 0, .start = 16, .n_new = 4, .append = -1, .n_page = -1}, "1 + -1 pages"},
         {{.slot = 0, .start = 16, .n_new = 4, .append = -1, .n_page = 4}, "at most 4"},
@@ -299,17 +306,25 @@ static void test_bad_plans(void **state) {
     put_run(&f, (plan_run){.slot = 1, .start = 4, .n_new = 4, .append = -1, .n_page = 0});
     expect_refused(&f, "two runs of slot 1");
 
-    /* Negative ids. */
+    /* Ids of tokens, biases and pages that are not there. */
     plan_put_release(&f.w, 1);
-    const int32_t negative[3] = {3, -3, 3};
+    const int32_t negative[3] = {3, -3, 3}, no_token[3] = {3, N_VOCAB, 3}, no_page[3] = {3, N_PAGE};
+    const weft_bias no_bias[2] = {{N_VOCAB - 1, 1}, {N_VOCAB, 1}};
     a = admission(5, 1, 3);
     plan_put_admit(&f.w, &a, negative, NULL);
-    expect_refused(&f, "id -3");
+    expect_refused(&f, "id -3 is not in 0..99");
+    plan_put_admit(&f.w, &a, no_token, NULL);
+    expect_refused(&f, "id 100 is not in 0..99");
+    a.n_bias = 2;
+    plan_put_admit(&f.w, &a, tokens, no_bias);
+    expect_refused(&f, "id 100, not in 0..99");
     a = admission(6, 1, 20);
     plan_put_admit(&f.w, &a, tokens, NULL);
     plan_run r = {.slot = 1, .start = 0, .n_new = 20, .append = -1, .n_page = 2};
     plan_put_run(&f.w, &r, 1, (const int32_t *[]){negative});
-    expect_refused(&f, "id -3");
+    expect_refused(&f, "id -3 is not in 0..43");
+    plan_put_run(&f.w, &r, 1, (const int32_t *[]){no_page});
+    expect_refused(&f, "id 44 is not in 0..43");
 
     /* The head. */
     const struct {
@@ -321,7 +336,7 @@ static void test_bad_plans(void **state) {
         {offsetof(plan_head, kind), 0, "kind 0"},
         {offsetof(plan_head, kind), PLAN_IDLE, "1 runs in a plan of kind 2"},
         {offsetof(plan_head, bytes), 33, "says 33 bytes"},
-        {offsetof(plan_head, bytes), -1, "says -1 bytes"},
+        {offsetof(plan_head, bytes) + 4, -1, "says -"},
         {offsetof(plan_head, n_release), -1, "-1 releases"},
         {offsetof(plan_head, n_admit), 4, "4 admissions"},
         {offsetof(plan_head, n_run), INT32_MAX, "runs for 3 slots"},
@@ -371,14 +386,13 @@ static void test_damage(void **state) {
     int32_t accepted = 0;
     for (int32_t i = 0; i < 60000; i++) {
         batch_slots_close(&f.slots);
-        assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 1, no_window, &f.slots, NULL),
-                         WEFT_OK);
+        assert_int_equal(batch_slots_open(&one_group, &f.slots, NULL), WEFT_OK);
         size_t bytes = i < (int32_t)n ? (size_t)i : n;
         uint8_t *copy = malloc(bytes + !bytes);
         memcpy(copy, good, bytes);
         if (bytes >= sizeof(plan_head)) {
-            int32_t said = (int32_t)bytes;
-            memcpy(copy + offsetof(plan_head, bytes), &said, 4);
+            int64_t said = (int64_t)bytes;
+            memcpy(copy + offsetof(plan_head, bytes), &said, sizeof said);
         }
         if (bytes == n) {
             for (uint32_t k = random_u32() % 4; k > 0; k--) {
@@ -400,6 +414,10 @@ static void test_damage(void **state) {
                 assert_true(r->start >= 0 && r->n_new >= 1 && r->start + r->n_new <= MAX_LEN);
                 assert_in_range(r->n_logits, 0, r->n_new);
                 assert_true(!r->sample || r->n_logits >= 1);
+                for (int32_t at = 0; at < r->start + r->n_new; at++) {
+                    assert_in_range(r->token[at], 0, N_VOCAB - 1);
+                    assert_in_range(r->page[0][at / P], 0, N_PAGE - 1);
+                }
             }
         }
         free(copy);
@@ -439,16 +457,12 @@ static void test_cap(void **state) {
  * those that the window does not see are -1 in it and nothing else may be. Biases come with it. */
 static void test_cached_prefix(void **state) {
     (void)state;
-    const int32_t window[2] = {0, 20};
     const weft_bias bias[2] = {{7, 1.5f}, {9, -2.0f}};
     for (int32_t turn = 0; turn < 3; turn++) {
         const int32_t seen[4] = {turn == 1 ? 40 : -1, turn == 2 ? -1 : 41, 42, 43};
         fixture f;
         weft_error err = {0};
-        memset(&f, 0, sizeof f);
-        assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 2, window, &f.slots, NULL), WEFT_OK);
-        f.global.req = f.req;
-        plan_begin(&f.w, f.plan, sizeof f.plan, PLAN_STEP, 1);
+        open_with(&f, &two_groups);
         plan_admit a = admission(1, 1, 50);
         a.n_bias = 2;
         plan_put_admit(&f.w, &a, tokens, bias);
@@ -472,14 +486,11 @@ static void test_cached_prefix(void **state) {
  * a position of its run sees, or one that never was there, is refused. */
 static void test_groups(void **state) {
     (void)state;
-    const int32_t window[2] = {0, 20}, other[4] = {40, 41, 42, 43};
+    const int32_t other[4] = {40, 41, 42, 43};
     for (int32_t first = -1; first <= 3; first++) {
         fixture f;
         weft_error err = {0};
-        memset(&f, 0, sizeof f);
-        assert_int_equal(batch_slots_open(N_SLOT, MAX_LEN, P, 2, window, &f.slots, NULL), WEFT_OK);
-        f.global.req = f.req;
-        plan_begin(&f.w, f.plan, sizeof f.plan, PLAN_STEP, 1);
+        open_with(&f, &two_groups);
         plan_admit a = admission(1, 1, 50);
         plan_put_admit(&f.w, &a, tokens, NULL);
         plan_run r = {.slot = 1, .n_new = 40, .append = -1, .n_page = 3};
@@ -507,11 +518,15 @@ static void test_groups(void **state) {
 
 static void test_open(void **state) {
     (void)state;
-    batch_slots s = {.n_slot = 77};
-    assert_int_equal(batch_slots_open(0, 8, 16, 1, no_window, &s, NULL), WEFT_ERR_SETUP);
-    assert_int_equal(batch_slots_open(1, 0, 16, 1, no_window, &s, NULL), WEFT_ERR_SETUP);
-    assert_int_equal(batch_slots_open(1, 8, 0, 1, no_window, &s, NULL), WEFT_ERR_SETUP);
-    assert_int_equal(s.n_slot, 77);
+    static const batch_limits bad[] = {
+        {0, 8, 16, 9, 1, {{0, 9}}}, {1, 0, 16, 9, 1, {{0, 9}}}, {1, 8, 0, 9, 1, {{0, 9}}},
+        {1, 8, 16, 0, 1, {{0, 9}}}, {1, 8, 16, 9, 0, {{0, 9}}}, {1, 8, 16, 9, 5, {{0, 9}}},
+    };
+    batch_slots s = {.l.n_slot = 77};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(batch_slots_open(&bad[i], &s, NULL), WEFT_ERR_SETUP);
+        assert_int_equal(s.l.n_slot, 77);
+    }
     s = (batch_slots){0};
     batch_slots_close(&s);
 }

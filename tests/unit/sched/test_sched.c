@@ -102,15 +102,17 @@ static void toy_open(toy *t, setup u) {
     const sched_limits l = {u.max_num_seqs, u.budget, u.max_model_len, u.page_tokens,
                             u.prefix_cache};
     assert_int_equal(sched_open(&l, t->kv, &t->s, NULL), WEFT_OK);
-    int32_t window[KV_MAX_GROUP];
+    batch_limits slots = {.n_slot = u.max_num_seqs,
+                          .max_len = u.max_model_len,
+                          .page_tokens = u.page_tokens,
+                          .n_vocab = INT32_MAX,
+                          .n_group = u.n_group};
+    memcpy(slots.group, u.group, sizeof slots.group);
     for (int32_t g = 0; g < u.n_group; g++) {
-        window[g] = u.group[g].window;
         t->cell[g] = calloc((size_t)u.dcp * (size_t)u.group[g].n_page * (size_t)u.page_tokens,
                             sizeof *t->cell[g]);
     }
-    assert_int_equal(batch_slots_open(u.max_num_seqs, u.max_model_len, u.page_tokens, u.n_group,
-                                      window, &t->slots, NULL),
-                     WEFT_OK);
+    assert_int_equal(batch_slots_open(&slots, &t->slots, NULL), WEFT_OK);
     t->plan_cap = plan_cap(u.max_num_seqs, u.max_model_len, u.page_tokens, u.n_group);
     t->plan = malloc(t->plan_cap);
     t->step.req = t->req;
