@@ -466,29 +466,27 @@ static size_t stop_tail(const front_request *fr) {
 /* Adds a token's text (or, at the end, what the stream still holds) and moves what is certain to
  * f->text. Sets *stopped when a stop string has appeared: the text ends before it. */
 static weft_status text_advance(front *f, front_request *fr, const front_event *ev, size_t *n_text,
-                                bool *stopped, weft_error *err) {
+                                bool *stopped) {
     size_t bytes = 0;
     const char *piece = "";
     bool end = ev->kind == WEFT_EVENT_END;
     weft_status s = WEFT_OK;
     if (end)
-        s = tok_stream_end(fr->stream, &piece, &bytes, err);
+        s = tok_stream_end(fr->stream, &piece, &bytes, NULL);
     else if (!(tok_is_end(f->tok, ev->token) && !fr->params.ignore_eos) &&
              !tok_is_special(f->tok, ev->token))
-        s = tok_stream_push(fr->stream, ev->token, &piece, &bytes, err);
+        s = tok_stream_push(fr->stream, ev->token, &piece, &bytes, NULL);
     if (s != WEFT_OK)
         return s;
     if (!text_reserve(&fr->held, &fr->held_cap, fr->n_held + bytes + 1))
-        return error_set(err, WEFT_ERR_MEMORY, "no memory for the text of request %llu",
-                         (unsigned long long)fr->id);
+        return WEFT_ERR_MEMORY;
     memcpy(fr->held + fr->n_held, piece, bytes);
     fr->n_held += bytes;
     size_t stop = stop_find(fr);
     *stopped = stop < fr->n_held;
     size_t out = *stopped ? stop : end ? fr->n_held : fr->n_held - stop_tail(fr);
     if (!text_reserve(&f->text, &f->text_cap, out + 1))
-        return error_set(err, WEFT_ERR_MEMORY, "no memory for the text of request %llu",
-                         (unsigned long long)fr->id);
+        return WEFT_ERR_MEMORY;
     memcpy(f->text, fr->held, out);
     f->text[out] = '\0';
     fr->n_held -= out;
@@ -548,36 +546,41 @@ static bool ring_take(front *f, int32_t timeout_ms, front_event *out) {
     return got;
 }
 
-/* A stop string has appeared: the end is told with the next call, the engine learns that no more
+/* The client is told an end before the engine knows of it: what still comes is dropped, and no more
  * tokens are wanted. */
-static void close_by_stop(front *f, front_request *fr) {
+static void close_early(front *f, front_request *fr, weft_finish finish, weft_status status,
+                        weft_event *out) {
     fr->closed = true;
-    event_fill(f, &(front_event){.kind = WEFT_EVENT_END, .fr = fr, .finish = WEFT_FINISH_STOP},
-               &f->owed);
-    f->owed.text = "";
-    f->owes = true;
+    event_fill(f,
+               &(front_event){.kind = WEFT_EVENT_END, .fr = fr, .finish = finish, .status = status},
+               out);
+    out->text = "";
     pthread_mutex_lock(&f->lock);
     if (fr->r)
         request_cancel(f, fr);
     pthread_mutex_unlock(&f->lock);
 }
 
-static weft_status event_hand_out(front *f, const front_event *ev, weft_event *out,
-                                  weft_error *err) {
+static void event_hand_out(front *f, const front_event *ev, weft_event *out) {
     front_request *fr = ev->fr;
     size_t n_text = 0;
     bool stopped = false;
     fr->n_output += ev->kind == WEFT_EVENT_TOKEN;
     if (ev->kind != WEFT_EVENT_PROMPT_ROW) {
-        weft_status s = text_advance(f, fr, ev, &n_text, &stopped, err);
-        if (s != WEFT_OK)
-            return s;
+        weft_status s = text_advance(f, fr, ev, &n_text, &stopped);
+        if (s != WEFT_OK) { /* its text has a gap from here on; the others have theirs */
+            close_early(f, fr, WEFT_FINISH_ERROR, s, out);
+            return;
+        }
     }
     event_fill(f, ev, out);
     out->text_bytes = n_text;
-    if (stopped && ev->kind == WEFT_EVENT_TOKEN)
-        close_by_stop(f, fr);
-    return WEFT_OK;
+    if (stopped && ev->kind == WEFT_EVENT_END && ev->finish == WEFT_FINISH_LENGTH)
+        out->finish = WEFT_FINISH_STOP; /* the stop string's last bytes were held back until now */
+    if (stopped && ev->kind == WEFT_EVENT_TOKEN) { /* told with the next call */
+        close_early(f, fr, WEFT_FINISH_STOP, WEFT_OK, &f->owed);
+        f->owes = true;
+    }
 }
 
 weft_status weft_engine_next(weft_engine *e, int32_t timeout_ms, weft_event *out, bool *got,
@@ -592,12 +595,13 @@ weft_status weft_engine_next(weft_engine *e, int32_t timeout_ms, weft_event *out
     }
     while (ring_take(f, timeout_ms, &ev)) {
         bool dropped = ev.fr->closed;
-        weft_status s = dropped ? WEFT_OK : event_hand_out(f, &ev, out, err);
+        if (!dropped)
+            event_hand_out(f, &ev, out);
         if (ev.kind == WEFT_EVENT_END)
             request_free(ev.fr);
-        if (s != WEFT_OK || !dropped) {
-            *got = s == WEFT_OK;
-            return s;
+        if (!dropped) {
+            *got = true;
+            return WEFT_OK;
         }
     }
     *got = false;

@@ -79,6 +79,7 @@ static weft_status life(weft_model *m, int32_t at) {
     weft_error err;
     weft_engine *e = NULL;
     uint64_t ids[2];
+    bool one_failed = false;
     for (int32_t i = 0; i < 2; i++) {
         weft_request_default(&q[i]);
         q[i].prompt = prompt, q[i].n_prompt = 5, q[i].max_tokens = 4;
@@ -96,10 +97,11 @@ static weft_status life(weft_model *m, int32_t at) {
         bool got = false;
         s = weft_engine_next(e, -1, &ev, &got, &err);
         left -= got && ev.kind == WEFT_EVENT_END;
+        one_failed |= got && ev.kind == WEFT_EVENT_END && ev.status == WEFT_ERR_MEMORY;
     }
     weft_engine_close(e);
     atomic_store(&watching, false);
-    return s;
+    return s == WEFT_OK && one_failed ? WEFT_ERR_MEMORY : s;
 }
 
 static void each_fails_once(void **state) {
@@ -126,8 +128,84 @@ static void each_fails_once(void **state) {
     weft_model_close(m);
 }
 
+/* ---- the text of one request ---- */
+
+enum { N_REQ = 3 };
+
+typedef struct answer {
+    char text[512];
+    weft_finish finish;
+    weft_status status;
+} answer;
+
+/* All requests of q to their ends; allocation `at` of taking events fails. Whether there were as
+ * many. */
+static bool take_all(weft_engine *e, const weft_request *q, int32_t at, answer *out) {
+    uint64_t ids[N_REQ];
+    memset(out, 0, N_REQ * sizeof *out);
+    assert_int_equal(weft_engine_submit(e, q, N_REQ, ids, NULL), WEFT_OK);
+    atomic_store(&n_call, 0);
+    atomic_store(&fail_at, at);
+    for (int32_t n_end = 0; n_end < N_REQ;) {
+        weft_event ev;
+        bool got = false;
+        atomic_store(&watching, true);
+        weft_status s = weft_engine_next(e, -1, &ev, &got, NULL);
+        atomic_store(&watching, false);
+        assert_true(s == WEFT_OK && got);
+        answer *of = &out[ev.request - ids[0]];
+        strncat(of->text, ev.text, sizeof of->text - 1 - strlen(of->text));
+        if (ev.kind == WEFT_EVENT_END) {
+            of->finish = ev.finish;
+            of->status = ev.status;
+            n_end++;
+        }
+    }
+    return at >= 0 && atomic_load(&n_call) > at;
+}
+
+/* That request ends with an error of its own; the others, and the engine, go on. */
+static void one_request_ends(void **state) {
+    (void)state;
+    weft_model *m = toy_open(&toy_gqa);
+    weft_engine_params p = run_params(1, 1, 1);
+    weft_request q[N_REQ];
+    run_watch("no memory for a text", 120);
+    for (int32_t i = 0; i < N_REQ; i++) {
+        q[i] = run_request(toy_gqa.n_vocab, 9 + i, 12, 5 + (uint64_t)i);
+        q[i].prompt_logits = false;
+    }
+    int32_t at = 0;
+    for (bool failed = true; failed; at++) {
+        weft_engine *e;
+        answer right[N_REQ], got[N_REQ];
+        assert_int_equal(weft_engine_open(m, &p, &e, NULL), WEFT_OK);
+        failed = take_all(e, q, at, got);
+        take_all(e, q, -1, right);
+        int32_t n_error = 0;
+        for (int32_t i = 0; i < N_REQ; i++) {
+            assert_int_equal(right[i].finish, WEFT_FINISH_LENGTH);
+            if (got[i].status == WEFT_OK) {
+                assert_int_equal(got[i].finish, WEFT_FINISH_LENGTH);
+                assert_string_equal(got[i].text, right[i].text);
+                continue;
+            }
+            assert_int_equal(got[i].status, WEFT_ERR_MEMORY);
+            assert_int_equal(got[i].finish, WEFT_FINISH_ERROR);
+            assert_memory_equal(got[i].text, right[i].text, strlen(got[i].text));
+            n_error++;
+        }
+        assert_int_equal(n_error, failed);
+        weft_engine_close(e);
+    }
+    assert_true(at > N_REQ); /* each request has failed at least once */
+    run_watch("no memory for a text", 0);
+    weft_model_close(m);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_fails_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_fails_once),
+                                       cmocka_unit_test(one_request_ends)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
 #endif

@@ -67,6 +67,12 @@ static const text_case cases[] = {
     {{NULL}, 8, false, "DEFGHIJ" BAD, WEFT_FINISH_LENGTH, 8}, /* half a character */
     {{NULL}, 12, false, "DEFGHIJ\xC4\x8F" BAD, WEFT_FINISH_LENGTH, 12},
     {{"HIJ" SMILE}, 8, false, "DEFGHIJ" BAD, WEFT_FINISH_LENGTH, 8},
+    {{"J" BAD},
+     8,
+     false,
+     "DEFGHI",
+     WEFT_FINISH_STOP,
+     8},                                            /* complete by the end of the text alone */
     {{"DEFGH"}, 5, false, "", WEFT_FINISH_STOP, 5}, /* complete in the last token */
 };
 enum { N_CASE = sizeof cases / sizeof *cases };
