@@ -110,6 +110,7 @@ static http_server *open_server(const char *origin) {
                                    .max_header_bytes = MAX_HEAD,
                                    .max_body_bytes = MAX_BODY,
                                    .max_bodies_bytes = 64 * MAX_BODY,
+                                   .max_unread_bytes = 1 << 20,
                                    .max_connections = 4,
                                    .read_s = 60,
                                    .idle_s = 60,

@@ -28,6 +28,11 @@ static const char *token_bytes(const weft_model *model, int32_t id, size_t *n) {
     return bytes;
 }
 
+static bool token_is_special(const weft_model *model, int32_t id) {
+    (void)model;
+    return id % 6 == 5;
+}
+
 static void check_json(const char *text, size_t n) {
     json_t *v = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
     CHECK(v != NULL);
@@ -123,7 +128,10 @@ static void check_text(const openai_request *q, const openai_text *out) {
 }
 
 static void check_answer(openai_request *q) {
-    const openai_server server = {.token_bytes = token_bytes, .name = "m", .fingerprint = "f"};
+    const openai_server server = {.token_bytes = token_bytes,
+                                  .token_is_special = token_is_special,
+                                  .name = "m",
+                                  .fingerprint = "f"};
     openai_text out = {0};
     complete_prompts(q);
     openai_answer *a = openai_answer_open(&server, q, "id", 1);

@@ -79,6 +79,8 @@ weft_status weft_tokenize(const weft_model *model, const char *text, size_t text
 /* Bytes of one token (not always whole UTF-8 characters); NULL and 0 for an id outside the
  * vocabulary. Borrowed. */
 const char *weft_token_bytes(const weft_model *model, int32_t id, size_t *n_bytes);
+/* Control tokens, which are no part of an answer's text. False for an id outside the vocabulary. */
+bool weft_token_is_special(const weft_model *model, int32_t id);
 /* The text of ids as a whole: valid UTF-8, bytes that are no text become U+FFFD, special tokens are
  * left out unless `special`. *out is malloc'ed and NUL-terminated (it may hold NUL bytes of its own:
  * *n counts), the caller frees it. WEFT_ERR_USAGE names an id outside the vocabulary. */

@@ -93,6 +93,10 @@ const char *weft_token_bytes(const weft_model *m, int32_t id, size_t *n_bytes) {
     return tok_bytes(m->tok, id, n_bytes);
 }
 
+bool weft_token_is_special(const weft_model *m, int32_t id) {
+    return tok_is_special(m->tok, id);
+}
+
 weft_status weft_detokenize(const weft_model *m, const int32_t *ids, size_t n_id, bool special,
                             char **out, size_t *n, weft_error *err) {
     return tok_decode(m->tok, ids, n_id, special, out, n, err);

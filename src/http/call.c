@@ -24,12 +24,16 @@ http_call *call_open(conn *c) {
     return call;
 }
 
+size_t call_counted(size_t n_body) {
+    return n_body > HTTP_SMALL_BODY ? n_body : 0;
+}
+
 void call_free(http_call *call) {
     *(call->prev == NULL ? &call->s->calls : &call->prev->next) = call->next;
     if (call->next != NULL) {
         call->next->prev = call->prev;
     }
-    call->s->bodies_bytes -= call->request.n_body;
+    call->s->bodies_bytes -= call_counted(call->request.n_body);
     parse_free(&call->request);
     if (call->fields != NULL) {
         evbuffer_free(call->fields);
@@ -58,7 +62,7 @@ const char *http_peer(const http_call *c) {
 char *http_take_body(http_call *c, size_t *n) {
     char *body = c->request.body;
     *n = c->request.n_body;
-    c->s->bodies_bytes -= *n;
+    c->s->bodies_bytes -= call_counted(*n);
     c->request.body = NULL;
     c->request.n_body = 0;
     return body != NULL ? body : calloc(1, 1);
@@ -174,6 +178,11 @@ void http_add_header(http_call *c, const char *name, const char *value) {
 
 /* ---- replies ---- */
 
+/* Whether the connection ends behind the reply: also when the request's body was not wanted. */
+static bool closes(const http_call *c) {
+    return !c->request.keep_alive || c->s->draining || c->request.state != PARSE_DONE;
+}
+
 static void put_reply(http_call *call, int status, const char *content_type, const char *body,
                       size_t n) {
     conn *c = call->c;
@@ -193,7 +202,7 @@ void http_reply(http_call *c, int status, const char *content_type, const char *
         call_free(c);
         return;
     }
-    c->c->close = !c->request.keep_alive || c->s->draining;
+    c->c->close = closes(c);
     put_reply(c, status, content_type, body, n);
     conn_finish(c->c);
 }
@@ -206,6 +215,9 @@ void call_refuse(conn *c, int status, const char *reason) {
                  reason, status == 503 ? "server_error" : "invalid_request_error");
     c->close = true;
     put_reply(c->call, status, "application/json", body, (size_t)n);
+    if (c->s->p.on_refuse != NULL) {
+        c->s->p.on_refuse(c->s->p.user, c->peer, status, reason);
+    }
     conn_finish(c);
 }
 
@@ -236,7 +248,7 @@ void http_stream_begin(http_call *c, int status, const char *content_type) {
     }
     c->chunked = c->request.minor == 1;
     c->events = strncmp(content_type, "text/event-stream", 17) == 0;
-    c->c->close = !c->request.keep_alive || c->s->draining || !c->chunked;
+    c->c->close = closes(c) || !c->chunked;
     put_head(c, status, content_type);
     put_text(c->c, c->chunked && !c->bare ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
     conn_wake(c->c);

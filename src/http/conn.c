@@ -14,6 +14,7 @@
 enum {
     READS_PER_TURN = 4, /* of HTTP_READ_BYTES; then others have their turn */
     DROPS_PER_TURN = 16,
+    WRITES_PER_TURN = 64,
     UNSENT_BYTES = 131072, /* that the kernel may hold; more waits where it can be counted */
     WRITE_PIECES = 32
 };
@@ -44,6 +45,7 @@ void conn_free(conn *c) {
     event_del(&c->again);
     event_del(&c->timer);
     event_del(&c->probe);
+    s->unread_bytes -= c->unread;
     evbuffer_free(c->ahead);
     evbuffer_free(c->out);
     close(c->fd);
@@ -116,11 +118,32 @@ static void await_progress(conn *c) {
     event_add(&c->timer, c->s->write_tv);
 }
 
+/* Keeps the sum of what waits, and has the connection cut that holds the most when it is too much. */
+static void count_unread(conn *c) {
+    http_server *s = c->s;
+    size_t now = evbuffer_get_length(c->out);
+    s->unread_bytes += now - c->unread;
+    c->unread = now;
+    if (s->unread_bytes <= s->p.max_unread_bytes) {
+        return;
+    }
+    conn *most = c;
+    for (conn *o = s->conns; o != NULL; o = o->next) {
+        most = o->unread > most->unread ? o : most;
+    }
+    most->cut = true;
+    conn_wake(most);
+}
+
 /* Writes what the client takes, and watches that it takes something. False: it takes nothing ever
  * again. */
 static bool flush(conn *c) {
     bool progress = false;
-    while (evbuffer_get_length(c->out) > 0) {
+    for (int i = 0; evbuffer_get_length(c->out) > 0; i++) {
+        if (i == WRITES_PER_TURN) {
+            wake_next_turn(c);
+            break;
+        }
         ssize_t sent = write_some(c);
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             break;
@@ -130,6 +153,7 @@ static bool flush(conn *c) {
         }
         progress = progress || sent > 0;
     }
+    count_unread(c);
     if (c->state != CONN_CALL && c->state != CONN_FLUSH) {
         return true; /* the deadline is another one's */
     }
@@ -185,6 +209,14 @@ static void begin_call(conn *c) {
 
 static void follow_parse(conn *c) {
     http_parse *request = &c->call->request;
+    bool body_comes = request->state > PARSE_HEAD && request->state < PARSE_DONE;
+    if (body_comes && !c->call->head_seen && c->s->p.on_head != NULL) {
+        c->call->head_seen = true;
+        if (!c->s->p.on_head(c->s->p.user, c->call)) {
+            c->readable = true;
+            return;
+        }
+    }
     if (request->state == PARSE_FAILED) {
         c->readable = true; /* the rest of it is to be dropped */
         call_refuse(c, request->status, request->reason);
@@ -244,9 +276,11 @@ static void take_bytes(conn *c, const char *data, size_t n) {
         c->state = CONN_READING;
         event_add(&c->timer, c->s->read_tv);
     }
-    size_t before = c->call->request.n_body, used = parse_feed(&c->call->request, data, n);
-    c->s->bodies_bytes += c->call->request.n_body - before;
-    if (c->s->bodies_bytes > c->s->p.max_bodies_bytes) {
+    size_t before = call_counted(c->call->request.n_body);
+    size_t used = parse_feed(&c->call->request, data, n);
+    size_t after = call_counted(c->call->request.n_body);
+    c->s->bodies_bytes += after - before;
+    if (after > 0 && c->s->bodies_bytes > c->s->p.max_bodies_bytes) {
         c->readable = true;
         call_refuse(c, 503, "the server has no memory for this request now; try again");
         return;
@@ -321,7 +355,17 @@ static void end_reply(conn *c) {
     }
 }
 
+/* What the kernel holds is not worth keeping either. */
+static void reset(conn *c) {
+    setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
+    end_gone(c);
+}
+
 static void turn(conn *c) {
+    if (c->cut) {
+        reset(c);
+        return;
+    }
     if (c->broken || !flush(c)) {
         end_gone(c);
         return;
@@ -365,7 +409,9 @@ static void on_io(evutil_socket_t fd, short what, void *arg) {
 static void on_deadline(evutil_socket_t fd, short what, void *arg) {
     (void)fd, (void)what;
     conn *c = arg;
-    if (c->state == CONN_READING) {
+    if (c->state == CONN_READING && c->call->request.n_head == 0) {
+        conn_free(c); /* empty lines behind the last request */
+    } else if (c->state == CONN_READING) {
         c->readable = true;
         call_refuse(c, 408, "the request did not come to its end in time");
     } else if (c->state != CONN_CALL && c->state != CONN_FLUSH) {
@@ -373,9 +419,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg) {
     } else if (unacknowledged(c) < c->unacknowledged) {
         await_progress(c);
     } else {
-        /* what the kernel holds is not worth keeping either */
-        setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
-        end_gone(c);
+        reset(c);
     }
 }
 

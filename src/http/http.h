@@ -18,19 +18,30 @@
 typedef struct http_server http_server;
 typedef struct http_call http_call;
 
+enum { HTTP_SMALL_BODY = 65536 };
+
 typedef struct http_params {
     const char *host; /* name or address */
     int32_t port;     /* 0: a free one */
     size_t max_header_bytes, max_body_bytes;
-    size_t max_bodies_bytes; /* of all requests that are being received; beyond it: 503 */
+    /* Of all requests that are being received, those of at most HTTP_SMALL_BODY excepted; beyond it:
+     * 503 for the one that grows. */
+    size_t max_bodies_bytes;
+    /* Of all replies that wait for their clients; beyond it the largest is cut off. */
+    size_t max_unread_bytes;
     int32_t max_connections; /* beyond it they wait in the kernel's queue */
     int32_t read_s;          /* from the first byte of a request to its last */
     int32_t idle_s;          /* of a connection without a request */
     int32_t write_s;         /* without progress of a client that has not read its reply */
     const char *cors_origin; /* NULL: none; "*", or the origin that browsers may call from */
+    /* The head of a request with a body has come. False: the callback has replied; the body is not
+     * read. NULL: all bodies are welcome. */
+    bool (*on_head)(void *user, http_call *c);
     /* A request has come, with method, path, headers and body; also for unknown paths, but not for
      * the preflight requests of browsers when there is a cors_origin. */
     void (*on_call)(void *user, http_call *c);
+    /* A request was answered here with an error. NULL: nobody wants to know. */
+    void (*on_refuse)(void *user, const char *peer, int status, const char *reason);
     void *user;
 } http_params;
 

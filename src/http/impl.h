@@ -39,6 +39,8 @@ typedef struct conn {
     bool close;         /* after this reply */
     bool broken;        /* no memory for a part of the reply: it cannot be completed */
     bool look;          /* something happened to the socket during a call */
+    bool cut;           /* others need the memory of what it does not read */
+    size_t unread;      /* bytes in `out` that the server's sum knows of */
     int unacknowledged; /* bytes, when the deadline for writing was set */
     struct event io, again, timer, probe;
     struct evbuffer *ahead, *out;
@@ -55,6 +57,7 @@ struct http_call {
     void (*on_gone)(void *arg);
     void *gone_arg;
     struct evbuffer *fields; /* of the reply, each with its line end; NULL: none */
+    bool head_seen;          /* by on_head */
     bool begun;              /* the reply */
     bool bare;               /* a reply without body: HEAD, 204, 304 */
     bool chunked, events;    /* events: a stream of text/event-stream */
@@ -85,7 +88,8 @@ struct http_server {
     http_call *calls;
     http_timer *timers;
     int32_t n_conn;
-    size_t bodies_bytes;  /* in all calls */
+    size_t bodies_bytes;  /* in all calls, of large bodies */
+    size_t unread_bytes;  /* in all connections */
     pthread_mutex_t lock; /* of posts */
     post *posts, **last_post;
     int wake_fd;
@@ -110,6 +114,8 @@ void conn_wake(conn *c);
 /* The call's whole reply is in `out`: frees the call. */
 void conn_finish(conn *c);
 
+/* What a body counts in bodies_bytes. */
+size_t call_counted(size_t n_body);
 http_call *call_open(conn *c);
 void call_free(http_call *call);
 /* A sign of life to a client that has shut its sending side down: if it has closed altogether, its

@@ -138,6 +138,8 @@ static void read_request_line(http_parse *p, char *line) {
     p->target = (size_t)(target - p->head);
 }
 
+enum { MOST_FIELDS = 1024 };
+
 static void read_field(http_parse *p, char *line) {
     char *colon = strchr(line, ':');
     bool good = colon != NULL && colon > line;
@@ -146,6 +148,10 @@ static void read_field(http_parse *p, char *line) {
     }
     if (!good) {
         fail(p, 400, "a header line is not of the form NAME: VALUE");
+        return;
+    }
+    if (p->n_field == MOST_FIELDS) {
+        fail(p, 431, "the request has more than 1024 header lines");
         return;
     }
     if (p->n_field == p->cap_field) {

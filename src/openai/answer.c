@@ -17,12 +17,14 @@ typedef struct choice {
     bool begun, ended; /* what comes before the first token was written; END has come */
     weft_finish finish;
     int32_t n_output, n_cached;
+    size_t n_bytes; /* that wait, as the answer's sum knows them */
 } choice;
 
 struct openai_answer {
     const openai_server *server;
     const openai_request *q;
     openai_text head; /* of a chunk, or of the reply: up to the choices */
+    size_t n_bytes;   /* that wait in all choices */
     int32_t n_choice;
     choice choice[];
 };
@@ -270,23 +272,26 @@ static void begin(openai_answer *a, int32_t i, openai_text *out) {
     }
 }
 
-/* Without stop strings the text is held back for unfinished characters only, so its length says
- * where the next token begins; with them the tokens themselves must. */
+/* Text may be held back (an unfinished character, a run of byte tokens, the beginning of a stop
+ * string), so the tokens themselves say where the next one begins. */
 static void take_token(openai_answer *a, int32_t i, const weft_event *ev) {
     choice *c = &a->choice[i];
+    size_t n = 0;
+    const char *bytes = "";
+    if (!a->server->token_is_special(a->server->model, ev->token)) {
+        bytes = a->server->token_bytes(a->server->model, ev->token, &n);
+    }
+    if (c->n_due > 0 && n > 0 && ((unsigned char)bytes[0] & 0xC0) != 0x80) {
+        c->n_due = 0; /* the character before stays unfinished, and is shown as one */
+        c->n_char++;
+    }
     if (a->q->logprobs >= 0 && is_chat(a)) {
         openai_tokens_add_chat(&c->tokens, a->server, ev);
     } else if (a->q->logprobs >= 0) {
         openai_tokens_add(&c->tokens, a->server, ev->token, ev, c->n_char);
     }
     openai_put_escaped(&c->text, ev->text, ev->text_bytes);
-    if (a->q->n_stop == 0) {
-        c->n_char += count_characters(ev->text, ev->text_bytes);
-    } else {
-        size_t n;
-        const char *bytes = a->server->token_bytes(a->server->model, ev->token, &n);
-        c->n_char += count_ends(&c->n_due, bytes, n);
-    }
+    c->n_char += count_ends(&c->n_due, bytes, n);
 }
 
 static void take_end(openai_answer *a, int32_t i, const weft_event *ev) {
@@ -300,7 +305,17 @@ static void take_end(openai_answer *a, int32_t i, const weft_event *ev) {
     }
 }
 
-void openai_answer_event(openai_answer *a, int32_t i, const weft_event *ev, openai_text *out) {
+size_t openai_answer_bytes(const openai_answer *a) {
+    return a->n_bytes;
+}
+
+static void count_bytes(openai_answer *a, choice *c) {
+    size_t now = c->text.n + openai_tokens_bytes(&c->tokens);
+    a->n_bytes += now - c->n_bytes;
+    c->n_bytes = now;
+}
+
+static void take_event(openai_answer *a, int32_t i, const weft_event *ev, openai_text *out) {
     choice *c = &a->choice[i];
     bool failed = ev->kind == WEFT_EVENT_END && ev->finish == WEFT_FINISH_ERROR;
     if (c->ended || failed) {
@@ -322,6 +337,11 @@ void openai_answer_event(openai_answer *a, int32_t i, const weft_event *ev, open
     if (a->q->stream) {
         send_due(a, i, out);
     }
+}
+
+void openai_answer_event(openai_answer *a, int32_t i, const weft_event *ev, openai_text *out) {
+    take_event(a, i, ev, out);
+    count_bytes(a, &a->choice[i]);
 }
 
 /* ---- ends ---- */

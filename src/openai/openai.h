@@ -94,6 +94,8 @@ typedef struct openai_server {
     const weft_model *model;
     /* weft_token_bytes */
     const char *(*token_bytes)(const weft_model *model, int32_t id, size_t *n_bytes);
+    /* weft_token_is_special */
+    bool (*token_is_special)(const weft_model *model, int32_t id);
     const char *name;        /* of the model, as the replies give it */
     const char *fingerprint; /* numerics identity */
 } openai_server;
@@ -108,6 +110,8 @@ void openai_answer_close(openai_answer *a);
  * choice whose END has FINISH_ERROR makes the call fail: the caller ends it by openai_answer_fail,
  * or with a reply of its own. */
 void openai_answer_event(openai_answer *a, int32_t choice, const weft_event *ev, openai_text *out);
+/* Text and log-probabilities that wait in it. */
+size_t openai_answer_bytes(const openai_answer *a);
 /* All choices have ended: adds the whole reply, or for streams usage (where asked for) and [DONE]. */
 void openai_answer_end(openai_answer *a, openai_text *out);
 /* A stream that has begun breaks off: adds an event with the error and [DONE]. */

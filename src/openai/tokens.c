@@ -19,6 +19,10 @@ void openai_tokens_clear(openai_tokens *t) {
     t->token.n = t->logprob.n = t->top.n = t->offset.n = 0;
 }
 
+size_t openai_tokens_bytes(const openai_tokens *t) {
+    return t->token.n + t->logprob.n + t->top.n + t->offset.n;
+}
+
 bool openai_tokens_failed(const openai_tokens *t) {
     return t->token.failed || t->logprob.failed || t->top.failed || t->offset.failed;
 }

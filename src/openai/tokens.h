@@ -13,6 +13,7 @@ typedef struct openai_tokens {
 void openai_tokens_free(openai_tokens *t);
 void openai_tokens_clear(openai_tokens *t);
 bool openai_tokens_failed(const openai_tokens *t);
+size_t openai_tokens_bytes(const openai_tokens *t);
 
 /* A token of a completion that begins `offset` characters into its text. ev: its probability and
  * the likeliest tokens in its place; NULL: not known. */

@@ -32,6 +32,7 @@ static void call_log(const serve_call *c) {
 
 static void call_free(serve_call *c) {
     serve *s = c->s;
+    size_t bytes = c->answer_bytes;
     *(c->prev ? &c->prev->next : &s->calls) = c->next;
     if (c->next)
         c->next->prev = c->prev;
@@ -42,6 +43,7 @@ static void call_free(serve_call *c) {
     free(c->body);
     free(c);
     s->n_call--;
+    s->answer_bytes -= bytes;
 }
 
 void serve_free_calls(serve *s) {
@@ -95,9 +97,38 @@ static void reply_error(http_call *h, const openai_error *e) {
     free(body);
 }
 
+/* An id that this server gives once. */
+static void id_make(serve *s, const char *prefix, char id[SERVE_ID_BYTES]) {
+    snprintf(id, SERVE_ID_BYTES, "%s-%016llx%08llx", prefix, (unsigned long long)s->id_base,
+             (unsigned long long)++s->n_id);
+}
+
+/* The client's own id for a request, when it is short and harmless in a header and a log. */
+static const char *id_of_client(const http_call *h) {
+    const char *own = http_header(h, "X-Request-Id");
+    size_t n = own ? strlen(own) : 0;
+    bool fine = n > 0 && n < SERVE_ID_BYTES;
+    for (size_t i = 0; fine && i < n; i++)
+        fine = own[i] > ' ' && own[i] < 0x7F && own[i] != '"' && own[i] != '\\';
+    return fine ? own : NULL;
+}
+
+void serve_add_id(serve *s, http_call *h, char id[SERVE_ID_BYTES]) {
+    const char *own = id_of_client(h);
+    if (own)
+        snprintf(id, SERVE_ID_BYTES, "%s", own);
+    else
+        id_make(s, "req", id);
+    http_add_header(h, "X-Request-Id", id);
+}
+
 void serve_refuse(serve *s, http_call *h, int32_t kind, const openai_error *e) {
-    const log_field f[] = {
-        {"peer", http_peer(h), 0}, {"status", NULL, e->http}, {"message", e->message, 0}};
+    char id[SERVE_ID_BYTES];
+    serve_add_id(s, h, id);
+    const log_field f[] = {{"id", id, 0},
+                           {"peer", http_peer(h), 0},
+                           {"status", NULL, e->http},
+                           {"message", e->message, 0}};
     log_event(LOG_INFO, "refused", f, sizeof f / sizeof *f);
     metrics_reply(&s->metrics, kind, e->http);
     reply_error(h, e);
@@ -147,19 +178,10 @@ void serve_fail_calls(serve *s, const openai_error *e) {
 
 /* ---- begin ---- */
 
-/* A client's own id, when it is short and harmless in a header and a log. */
-static void choose_id(serve_call *c) {
-    const char *own = http_header(c->http, "X-Request-Id");
-    size_t n = own ? strlen(own) : 0;
-    bool fine = n > 0 && n < sizeof c->request_id;
-    for (size_t i = 0; fine && i < n; i++)
-        fine = own[i] > ' ' && own[i] < 0x7F && own[i] != '"' && own[i] != '\\';
-    snprintf(c->request_id, sizeof c->request_id, "%s", fine ? own : c->id);
-}
-
 static void prompts_log(const serve_call *c) {
     for (int32_t i = 0; i < c->q->n_prompt; i++) {
-        const log_field f[] = {{"id", c->request_id, 0}, {"text", c->q->prompt[i].text, 0}};
+        const char *text = c->q->prompt[i].text; /* ids that were refused have none */
+        const log_field f[] = {{"id", c->request_id, 0}, {"text", text ? text : "", 0}};
         log_event(LOG_INFO, "prompt", f, sizeof f / sizeof *f);
     }
 }
@@ -178,10 +200,10 @@ void call_begin(serve *s, http_call *h, openai_kind kind) {
     c->kind = kind;
     c->t_arrived = wait_now_s();
     c->created = (int64_t)time(NULL);
-    snprintf(c->id, sizeof c->id, "%s-%016llx%08llx", kind_prefix[kind],
-             (unsigned long long)s->id_base, (unsigned long long)++s->n_id);
+    id_make(s, kind_prefix[kind], c->id);
+    const char *own = id_of_client(h);
+    snprintf(c->request_id, sizeof c->request_id, "%s", own ? own : c->id);
     snprintf(c->peer, sizeof c->peer, "%s", http_peer(h));
-    choose_id(c);
     c->next = s->calls;
     if (s->calls)
         s->calls->prev = c;
@@ -223,7 +245,9 @@ void call_worker_done(void *call) {
         double left = c->q->timeout_s - (wait_now_s() - c->t_arrived);
         if (c->q->timeout_s > 0)
             c->timer = http_timer_start(c->s->http, left > 0 ? left : 0, call_timeout, c);
-        if (c->q->stream)
+        if (c->q->timeout_s > 0 && !c->timer)
+            fail_without_memory(c);
+        else if (c->q->stream)
             stream_open(c);
     }
     free_when_done(c);
@@ -277,6 +301,30 @@ static void call_complete(serve_call *c, openai_text *out) {
     }
 }
 
+static void fail_too_large(serve_call *c, int http, const char *why) {
+    openai_error e;
+    openai_error_set(&e, http, http == 503 ? "server_error" : "invalid_request_error", "", "%s",
+                     why);
+    call_fail(c, &e);
+}
+
+/* Log-probabilities of many choices are large, and wait until all have ended. False: too large. */
+static bool answer_fits(serve_call *c) {
+    serve *s = c->s;
+    size_t now = openai_answer_bytes(c->answer);
+    s->answer_bytes += now - c->answer_bytes;
+    c->answer_bytes = now;
+    if (now > s->p->max_unread_bytes)
+        fail_too_large(c, 400,
+                       "the answer is too large to be kept until it ends (--max-unread); ask "
+                       "for fewer log-probabilities or choices");
+    else if (s->answer_bytes > serve_most_unread(s))
+        fail_too_large(c, 503,
+                       "the answers that are being made are too large for the server; try "
+                       "again");
+    return c->http != NULL;
+}
+
 /* The next piece of a stream. What a client does not read waits in memory, so there is an end to it. */
 static void stream_send(serve_call *c, const openai_text *out) {
     uint64_t most = c->s->p->max_unread_bytes;
@@ -294,6 +342,19 @@ static void stream_send(serve_call *c, const openai_text *out) {
     call_fail(c, &e);
 }
 
+/* What an event has made goes to the client. */
+static void call_advance(serve_call *c, openai_text *out) {
+    bool last = c->n_ended == c->q->n_prompt * c->q->n;
+    if (!answer_fits(c))
+        return;
+    if (c->q->stream && (out->n > 0 || last))
+        stream_open(c);
+    if (last)
+        call_complete(c, out);
+    else if (out->n > 0 || out->failed)
+        stream_send(c, out);
+}
+
 static void call_event(serve_choice *choice, const weft_event *ev, double now) {
     serve_call *c = choice->call;
     openai_text out = {0};
@@ -308,18 +369,11 @@ static void call_event(serve_choice *choice, const weft_event *ev, double now) {
         call_fail(c, &e);
     } else if (c->http) {
         openai_answer_event(c->answer, choice->index, ev, &out);
-        bool last = c->n_ended == c->q->n_prompt * c->q->n;
-        if (c->q->stream && (out.n > 0 || last))
-            stream_open(c);
-        if (last)
-            call_complete(c, &out);
-        else if (out.n > 0 || out.failed)
-            stream_send(c, &out);
+        call_advance(c, &out);
     }
     openai_text_free(&out);
     free_when_done(c);
 }
-
 void call_take_batch(void *server) {
     serve_batch *b = batch_take(server);
     double now = wait_now_s();

@@ -24,6 +24,8 @@
 typedef struct serve_call serve_call;
 typedef struct serve_batch serve_batch;
 
+enum { SERVE_ID_BYTES = 80 };
+
 /* One request in the engine: choice `index` of the call. */
 typedef struct serve_choice {
     serve_call *call;
@@ -37,8 +39,8 @@ struct serve_call {
     struct serve *s;
     http_call *http; /* NULL: the client has its reply, or has gone */
     openai_kind kind;
-    char id[64]; /* of the reply; also its X-Request-Id unless the client sent one */
-    char request_id[80];
+    char id[SERVE_ID_BYTES]; /* of the reply; also its X-Request-Id unless the client sent one */
+    char request_id[SERVE_ID_BYTES];
     char peer[64];
     double t_arrived;
     int64_t created;
@@ -59,6 +61,7 @@ struct serve_call {
     openai_error error; /* that the client was told; http 0: none */
     int32_t n_prompt_token, n_output_token, n_cached_token;
     double t_first, queued_s;
+    size_t answer_bytes; /* that wait in `answer` */
     http_timer *timer;
     struct serve_call *next, *prev; /* in the server's list */
     struct serve_call *queued;      /* in its worker's queue */
@@ -90,9 +93,10 @@ typedef struct serve {
     uint64_t n_id, id_base;
     uint64_t max_body_bytes;
     bool draining, failed;
-    double t_open;
+    double t_open, t_watch;
     weft_error why;          /* failed */
     size_t max_prompt_bytes; /* of a text that may fit max_model_len */
+    size_t answer_bytes;     /* of all calls */
     pthread_t events;
     bool events_started;
     pthread_mutex_t lock;            /* of the workers' queues and the batches */
@@ -105,13 +109,17 @@ typedef struct serve {
     _Atomic int32_t n_live;
 } serve;
 
-/* routes.c: http_params.on_call, user: the server */
+/* routes.c: on_head, on_call and on_refuse of http_params, user: the server */
+bool serve_on_head(void *server, http_call *c);
 void serve_on_call(void *server, http_call *c);
+void serve_on_refuse(void *server, const char *peer, int status, const char *reason);
 
 /* call.c, on the loop */
 /* A POST with a body for the worker. */
 void call_begin(serve *s, http_call *c, openai_kind kind);
-/* Replies with an error and logs it. kind -1: other routes. */
+/* Gives the reply an X-Request-Id: the client's own if it may be one, else a new one. */
+void serve_add_id(serve *s, http_call *h, char id[SERVE_ID_BYTES]);
+/* Replies with an error that has such an id, and logs it. kind -1: other routes. */
 void serve_refuse(serve *s, http_call *c, int32_t kind, const openai_error *e);
 /* All that the client may still wait for ends with this error; the engine is told to stop. */
 void call_fail(serve_call *c, const openai_error *e);
@@ -145,6 +153,8 @@ serve_batch *batch_take(serve *s); /* NULL: none is left */
 void batch_free(serve_batch *b);
 
 /* serve.c */
+/* Bytes of all answers that are being made, and of all replies that wait for their clients: each. */
+size_t serve_most_unread(const serve *s);
 void serve_engine_failed(void *server); /* http_post target; s->why is filled */
 
 #endif

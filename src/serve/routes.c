@@ -10,6 +10,8 @@
 
 static void reply(serve *s, http_call *h, int status, const char *type, const char *body,
                   size_t n) {
+    char id[SERVE_ID_BYTES];
+    serve_add_id(s, h, id);
     metrics_reply(&s->metrics, -1, status);
     http_reply(h, status, type, body, n);
 }
@@ -156,8 +158,16 @@ static bool admitted(const serve *s, const http_call *h, const route *r, openai_
     return true;
 }
 
-void serve_on_call(void *server, http_call *h) {
+/* What src/http answers by itself: nobody's request yet, so it has no id. */
+void serve_on_refuse(void *server, const char *peer, int status, const char *reason) {
     serve *s = server;
+    const log_field f[] = {{"peer", peer, 0}, {"status", NULL, status}, {"message", reason, 0}};
+    log_event(LOG_INFO, "refused", f, sizeof f / sizeof *f);
+    metrics_reply(&s->metrics, -1, status);
+}
+
+/* The route of a request that may use it; else its client has been told why not, and NULL. */
+static const route *find_route(serve *s, http_call *h) {
     const char *method = http_method(h), *path = http_path(h);
     const route *same_path = NULL;
     openai_error e;
@@ -167,13 +177,10 @@ void serve_on_call(void *server, http_call *h) {
         same_path = &routes[i];
         if (!method_fits(same_path, method))
             continue;
-        if (!admitted(s, h, same_path, &e))
-            serve_refuse(s, h, same_path->kind, &e);
-        else if (same_path->kind >= 0)
-            call_begin(s, h, (openai_kind)same_path->kind);
-        else
-            same_path->handle(s, h);
-        return;
+        if (admitted(s, h, same_path, &e))
+            return same_path;
+        serve_refuse(s, h, same_path->kind, &e);
+        return NULL;
     }
     if (same_path) {
         http_add_header(h, "Allow", same_path->method);
@@ -186,4 +193,21 @@ void serve_on_call(void *server, http_call *h) {
                          "are served");
     }
     serve_refuse(s, h, -1, &e);
+    return NULL;
+}
+
+/* Whoever may not use a route has no body read. */
+bool serve_on_head(void *server, http_call *h) {
+    return find_route(server, h) != NULL;
+}
+
+void serve_on_call(void *server, http_call *h) {
+    serve *s = server;
+    const route *r = find_route(s, h);
+    if (!r)
+        return;
+    if (r->kind >= 0)
+        call_begin(s, h, (openai_kind)r->kind);
+    else
+        r->handle(s, h);
 }

@@ -25,7 +25,20 @@ void serve_params_default(serve_params *out) {
                           .health_s = 60};
 }
 
+size_t serve_most_unread(const serve *s) {
+    enum { CLIENTS = 16 };
+    return CLIENTS * (size_t)s->p->max_unread_bytes;
+}
+
 /* ---- end ---- */
+
+/* A server that cannot be called back by its clock is of no use. */
+static void later(serve *s, double seconds, void (*fn)(void *server)) {
+    if (http_timer_start(s->http, seconds, fn, s))
+        return;
+    log_error("no memory for a timer: the server ends");
+    http_stop(s->http);
+}
 
 /* Ends the loop when a server that drains has nothing left to do. */
 static void stop_when_drained(void *server) {
@@ -36,7 +49,7 @@ static void stop_when_drained(void *server) {
     if (s->n_call == 0 && http_connections(s->http) == 0)
         http_stop(s->http);
     else
-        http_timer_start(s->http, 1e-3 * LOOK_AGAIN_MS, stop_when_drained, s);
+        later(s, 1e-3 * LOOK_AGAIN_MS, stop_when_drained);
 }
 
 static void stop_now(void *server) {
@@ -51,7 +64,7 @@ static void drain_over(void *server) {
     openai_error_set(&e, 503, "server_error", "", "the server is shutting down");
     serve_fail_calls(s, &e);
     /* what clients have not read by then is lost */
-    http_timer_start(s->http, 1.0, stop_now, s);
+    later(s, 1.0, stop_now);
 }
 
 static void drain_begin(serve *s) {
@@ -68,7 +81,7 @@ static void on_signal(void *server) {
         return;
     }
     log_info("shutting down; %d requests are open and have %d s", s->n_call, s->p->drain_s);
-    http_timer_start(s->http, s->p->drain_s, drain_over, s);
+    later(s, s->p->drain_s, drain_over);
     drain_begin(s);
 }
 
@@ -80,7 +93,7 @@ void serve_engine_failed(void *server) {
     log_error("%s", s->why.text);
     openai_error_set(&e, 503, "server_error", "", "the engine has failed");
     serve_fail_calls(s, &e);
-    http_timer_start(s->http, 1.0, stop_now, s);
+    later(s, 1.0, stop_now);
     if (!s->draining)
         drain_begin(s);
 }
@@ -99,7 +112,10 @@ static weft_status open_http(serve *s, weft_error *err) {
                            .idle_s = p->idle_s,
                            .write_s = p->write_s,
                            .cors_origin = p->cors_origin,
+                           .max_unread_bytes = serve_most_unread(s),
+                           .on_head = serve_on_head,
                            .on_call = serve_on_call,
+                           .on_refuse = serve_on_refuse,
                            .user = s};
     weft_status st = http_open(&h, &s->http, err);
     if (st == WEFT_OK)
@@ -144,19 +160,23 @@ static size_t max_prompt_bytes(weft_model *model, int32_t n_vocab, int32_t max_m
     return SHRINKS_BY * longest * (size_t)max_model_len;
 }
 
-/* A step that hangs: its requests are told, so that their clients can go elsewhere. */
+/* A step that hangs: its requests are told, so that their clients can go elsewhere. After a pause of
+ * the whole process (a late look) the engine has until the next look. */
 static void watch(void *server) {
     serve *s = server;
     enum { EVERY_S = 5 };
     weft_engine_stats stats;
     weft_engine_get_stats(s->engine, &stats);
-    if (stats.silent_s > s->p->health_s && s->n_call > 0) {
+    double now = wait_now_s();
+    bool in_time = now - s->t_watch < 2 * EVERY_S;
+    s->t_watch = now;
+    if (in_time && stats.silent_s > s->p->health_s && s->n_call > 0) {
         openai_error e;
         log_error("no step for %.0f s: %d requests are given up", stats.silent_s, s->n_call);
         openai_error_set(&e, 503, "server_error", "", "the engine does not get on");
         serve_fail_calls(s, &e);
     }
-    http_timer_start(s->http, EVERY_S, watch, s);
+    later(s, EVERY_S, watch);
 }
 
 weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *engine,
@@ -172,7 +192,8 @@ weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *eng
                  .model = model,
                  .engine = engine,
                  .engine_params = engine_params,
-                 .openai = {model, weft_token_bytes, p->name[0], weft_engine_identity(engine)},
+                 .openai = {model, weft_token_bytes, weft_token_is_special, p->name[0],
+                            weft_engine_identity(engine)},
                  .limits = {p->name, p->n_name, info.n_vocab, stats.max_model_len, p->max_choices,
                             p->max_queue + engine_params->max_num_seqs},
                  .max_prompt_bytes = max_prompt_bytes(model, info.n_vocab, stats.max_model_len),

@@ -234,7 +234,7 @@ async def c05_bad_bytes(s):
                 r = await refused(s, raw(path, body % text), 400)
                 assert text not in r.body
     r = await wire.ask(s.port, wire.request("GET", "/version", headers=[("X-Request-Id", "\xff"), ("X", "\xc4")]))
-    assert r.status == 200, r
+    assert r.status == 200 and r.headers["x-request-id"].startswith("req-"), r
     id_ = ("X-Request-Id", "a\xffb"), ("X-Request-Id", 'a"b'), ("X-Request-Id", "x" * 500)
     for h in id_:
         r = await wire.ask(s.port, raw(COMPLETION, b'{"prompt": "a", "max_tokens": 1}', h))
@@ -414,6 +414,27 @@ async def readers_that_stop(s):
     await cases.until(cut, 40, s)
     for c in waiting:
         c.close()
+
+
+async def refusals_are_told(s):
+    """What is refused before it is a request is counted and logged like all else; every reply that
+    answers a request has an id, and the log has it too."""
+    name = 'weft_http_requests_total{route="other",status="4xx"}'
+    before = await cases.metric(s, name)
+    await refused(s, b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400)
+    r = await refused(s, wire.request("GET", "/nowhere", headers=[("X-Request-Id", "mine-2")]), 404)
+    assert r.headers["x-request-id"] == "mine-2", r.headers
+    r = await refused(s, wire.request("GET", COMPLETION), 405)
+    assert await cases.metric(s, name) == before + 3
+
+    def logged(**fields):
+        return [e for e in s.log if e.get("event") == "refused" and fields.items() <= e.items()]
+
+    async def written(_):
+        return logged(status=405, id=r.headers["x-request-id"])
+    await cases.until(written, 10, s)
+    assert logged(status=404, id="mine-2")
+    assert any("id" not in e and e["peer"] and e["message"] for e in logged(status=400)), s.tail()
 
 
 async def metrics_are_strict(s):

@@ -51,12 +51,11 @@ async def in_thread(call, *args):
 async def full_queue(s):
     """429 with Retry-After for what is one too many; the others are answered."""
     async with Life(serve("--max-num-seqs", "1", "--max-queue", "3")) as s:
-        held = [await begin(s, LONG | {"max_tokens": 600}) for _ in range(4)]
+        held = [await begin(s, LONG | {"max_tokens": 600, "logprobs": 20}) for _ in range(4)]
 
         async def taken(server):
             return await cases.metric(server, "weft_http_calls") == 4
         await cases.until(taken, 10, s)
-        await asyncio.sleep(0.2)
         for path, body in ((COMPLETION, {"prompt": "a"}), (CHAT, {"messages": [{"role": "user", "content": "a"}]})):
             for stream in (False, True):
                 r = await refused(s, wire.post(path, body | {"stream": stream}), 429)

@@ -154,7 +154,9 @@ static int64_t deadline_from_now(const comm_hub *hub) {
     return hub->deadline_ns > INT64_MAX - now ? INT64_MAX : now + hub->deadline_ns;
 }
 
-/* Sleeps until the generation changes. Now and then it looks whether anybody is awake. */
+/* Sleeps until the generation changes. Now and then it looks whether anybody is awake. A look that
+ * comes late means that the process stood still (a signal, a frozen container): time in which
+ * nobody could come does not count. */
 static weft_status sleep_until_met(hub_end *e, comm_group g, uint32_t seen, uint64_t n_meet) {
     hub_group *group = e->groups[g];
     _Atomic uint64_t *blocked = &e->hub->places[e->base.rank].blocked;
@@ -162,7 +164,10 @@ static weft_status sleep_until_met(hub_end *e, comm_group g, uint32_t seen, uint
     weft_status s = WEFT_OK;
     atomic_store_explicit(blocked, ((uint64_t)group->index + 1) << 32 | seen, memory_order_release);
     while (s == WEFT_OK && !wait_while_equal(&group->generation, seen, look < end ? look : end)) {
-        int64_t now = wait_now_ns();
+        int64_t now = wait_now_ns(), late = now - (look < end ? look : end);
+        if (late > LOOK_NS) {
+            end = late > INT64_MAX - end ? INT64_MAX : end + late;
+        }
         if (now >= end) {
             s = deadline_abort(e, g, n_meet);
             end = deadline_from_now(e->hub);

@@ -99,6 +99,16 @@ static void reply_echo(http_call *c) {
     free(none);
 }
 
+/* Bodies for /unwanted are not read. */
+static bool on_head(void *user, http_call *c) {
+    (void)user;
+    if (strcmp(http_path(c), "/unwanted") != 0) {
+        return true;
+    }
+    http_reply(c, 401, "text/plain", "no", 2);
+    return false;
+}
+
 static void on_call(void *user, http_call *c) {
     loopback *l = user;
     const char *path = http_path(c);
@@ -134,10 +144,12 @@ void loopback_params(loopback *l) {
                                .max_header_bytes = 4000,
                                .max_body_bytes = 1000000,
                                .max_bodies_bytes = 100000000,
+                               .max_unread_bytes = 1000000000,
                                .max_connections = 1000,
                                .read_s = WAIT_S,
                                .idle_s = WAIT_S,
                                .write_s = WAIT_S,
+                               .on_head = on_head,
                                .on_call = on_call}};
     l->params.user = l;
 }

@@ -197,6 +197,61 @@ static void test_continue(void **state) {
     close(fd);
 }
 
+/* A body that nobody wants is answered from its head; what comes of it is dropped. */
+static void test_unwanted_body(void **state) {
+    (void)state;
+    static const char *const rest[] = {"Content-Length: 900000\r\n\r\n",
+                                       "Content-Length: 900000\r\n\r\nabc",
+                                       "Content-Length: 3\r\nExpect: 100-continue\r\n\r\n",
+                                       "Transfer-Encoding: chunked\r\n\r\n3\r\nab"};
+    int before = atomic_load(&l.calls);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {
+        int fd = client_connect(&l);
+        client_say(fd, "POST /unwanted" HOST);
+        client_say(fd, rest[i]);
+        reply r = client_read(fd, false);
+        assert_int_equal(r.status, 401);
+        assert_int_equal(r.interim, 0);
+        assert_string_equal(r.body, "no");
+        assert_string_equal(reply_field(&r, "Connection"), "close");
+        free(r.body);
+        shutdown(fd, SHUT_WR);
+        assert_true(client_is_closed(fd));
+        close(fd);
+    }
+    assert_int_equal(atomic_load(&l.calls), before);
+    exchange(&l, "POST /echo" HOST "Content-Length: 3\r\n\r\nabc", 200, "abc");
+}
+
+/* Large bodies that stall leave room for small ones. */
+static void test_bodies_in_flight(void **state) {
+    (void)state;
+    l.params.max_bodies_bytes = 200000;
+    loopback_restart(&l);
+    char *part = malloc(150001);
+    assert_non_null(part);
+    memset(part, 'x', 150000);
+    part[150000] = '\0';
+    int stalled = client_connect(&l);
+    client_say(stalled, "POST /echo" HOST "Content-Length: 150001\r\n\r\n");
+    client_say(stalled, part);
+    exchange(&l, "POST /echo" HOST "Content-Length: 3\r\n\r\nabc", 200, "abc");
+    int late = client_connect(&l);
+    client_say(late, "POST /echo" HOST "Content-Length: 150001\r\n\r\n");
+    client_say(late, part);
+    reply r = client_read(late, false);
+    assert_int_equal(r.status, 503);
+    free(r.body);
+    exchange(&l, "POST /echo" HOST "Content-Length: 3\r\n\r\nabc", 200, "abc");
+    client_say(stalled, "x");
+    r = client_read(stalled, false);
+    assert_int_equal(r.status, 200);
+    assert_int_equal(r.n, 150001);
+    free(r.body);
+    free(part);
+    close(stalled), close(late);
+}
+
 static void test_header_bytes(void **state) {
     (void)state;
     int fd = client_connect(&l);
@@ -577,6 +632,8 @@ int main(void) {
                                        WITH_SERVER(test_old_version),
                                        WITH_SERVER(test_pipeline),
                                        WITH_SERVER(test_continue),
+                                       WITH_SERVER(test_unwanted_body),
+                                       WITH_SERVER(test_bodies_in_flight),
                                        WITH_SERVER(test_header_bytes),
                                        WITH_SERVER(test_refusals),
                                        WITH_SERVER(test_too_large),

@@ -268,6 +268,19 @@ static void test_idle(void **state) {
     close(fresh), close(used), close(held);
 }
 
+/* Empty lines behind a request are no request that could be late. */
+static void test_empty_lines(void **state) {
+    (void)state;
+    l.params.read_s = 1;
+    loopback_restart(&l);
+    int fd = client_connect(&l);
+    client_say(fd, "GET /hello" HOST "\r\n\r\n\r\n");
+    expect(fd, 200, "hello");
+    char byte;
+    assert_int_equal(recv(fd, &byte, 1, 0), 0);
+    close(fd);
+}
+
 /* ---- clients that do not read ---- */
 
 static int connect_small(int bytes) {
@@ -310,6 +323,24 @@ static void test_slow_reader(void **state) {
     assert_memory_equal(tail, "0\r\n\r\n", 5);
     assert_int_equal(atomic_load(&l.gone), 1);
     close(stuck), close(slow);
+}
+
+/* What all of them do not read has a limit; the others go on. */
+static void test_unread_limit(void **state) {
+    (void)state;
+    l.params.max_unread_bytes = 12 << 20;
+    loopback_restart(&l);
+    int first = connect_small(4096), second = connect_small(4096);
+    client_say(first, "GET /flood" HOST "\r\n");
+    wait_for(&l.holding, 1);
+    exchange(&l, "GET /hello" HOST "\r\n", 200, "hello");
+    assert_int_equal(atomic_load(&l.gone), 0);
+    client_say(second, "GET /flood" HOST "\r\n");
+    wait_for(&l.gone, 1);
+    wait_for_connections(&l, 1);
+    exchange(&l, "GET /hello" HOST "\r\n", 200, "hello");
+    assert_int_equal(atomic_load(&l.gone), 1);
+    close(first), close(second);
 }
 
 /* The same after the reply: the call is over, on_gone has no say. */
@@ -362,6 +393,8 @@ int main(void) {
                                        WITH_SERVER(test_idle),
                                        WITH_SERVER(test_slow_reader),
                                        WITH_SERVER(test_stuck_flush),
+                                       WITH_SERVER(test_empty_lines),
+                                       WITH_SERVER(test_unread_limit),
                                        WITH_SERVER(test_send_ahead)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,8 +26,15 @@ static const char *token_bytes(const weft_model *model, int32_t id, size_t *n) {
     return *n > 0 ? vocabulary[id] : NULL;
 }
 
-static const openai_server server = {
-    .token_bytes = token_bytes, .name = "demo \"m\"", .fingerprint = "exact/P16"};
+static bool token_is_special(const weft_model *model, int32_t id) {
+    (void)model;
+    return id == BOS || id == END_TOKEN;
+}
+
+static const openai_server server = {.token_bytes = token_bytes,
+                                     .token_is_special = token_is_special,
+                                     .name = "demo \"m\"",
+                                     .fingerprint = "exact/P16"};
 
 /* ---- events ---- */
 
@@ -255,7 +262,7 @@ static void completion_logprobs(void **state) {
           "\"top_logprobs\":[{\"He\":-0.5,\"llo\":-1},{\"llo\":-1,\"He\":-1.5,\" wor\":-3},"
           "{\"He\":-1,\"llo\":-2},{\"bytes:\\\\xe4\":-1,\"\\\"\\\\\\n\":-2},"
           "{\"bytes:\\\\xbd\\\\xa0\":-1},{\"bytes: \\\\x5c\\\\xe2\":-1},{\"<end>\":-1}],"
-          "\"text_offset\":[0,2,6,8,8,9,9]},\"finish_reason\":\"stop\"}]," //
+          "\"text_offset\":[0,2,6,8,8,9,11]},\"finish_reason\":\"stop\"}]," //
           USAGE(3, 7, 10, 0) "}");
 }
 
@@ -286,8 +293,51 @@ static void offsets_with_stops(void **state) {
           "\"top_logprobs\":[{\"He\":-1},{\"llo\":-1},{\"bytes:\\\\xe4\":-1},"
           "{\"bytes:\\\\xbd\\\\xa0\":-1},{\"He\":-1},{\"bytes:\\\\xe4\":-1},{\"He\":-1},{\"llo\":-"
           "1}],"
-          "\"text_offset\":[0,2,5,5,6,8,8,11]},\"finish_reason\":\"length\"}]," //
+          "\"text_offset\":[0,2,5,5,6,8,9,11]},\"finish_reason\":\"length\"}]," //
           USAGE(3, 8, 11, 0) "}");
+}
+
+/* Byte tokens are held back until another one comes, and control tokens are no text: both leave the
+ * offsets where the tokens' own text has them. */
+static void offsets_of_held_text(void **state) {
+    (void)state;
+    openai_prompt p;
+    openai_request q = request(OPENAI_COMPLETION, &p);
+    q.logprobs = 0;
+    const step steps[] = {{0, token(HE, -1, "He")},
+                          {0, token(WOR, -1, "")},
+                          {0, token(END_TOKEN, -1, "")},
+                          {0, token(LLO, -1, " worllo")},
+                          {0, end(WEFT_FINISH_LENGTH, 4, 0, "")}};
+    CHECK(&q, steps,
+          "{\"choices\":[{\"index\":0,\"text\":\"He worllo\",\"logprobs\":{\"tokens\":[\"He\","
+          "\" wor\",\"<end>\",\"llo\"],\"token_logprobs\":[-1,-1,-1,-1],\"top_logprobs\":["
+          "{\"He\":-1},{\" wor\":-1},{\"<end>\":-1},{\"llo\":-1}],"
+          "\"text_offset\":[0,2,6,6]},\"finish_reason\":\"length\"}]," //
+          USAGE(3, 4, 7, 0) "}");
+}
+
+/* What waits is counted, and no more when it was sent. */
+static void waiting_bytes(void **state) {
+    (void)state;
+    openai_prompt p;
+    openai_request q = request(OPENAI_COMPLETION, &p);
+    q.logprobs = 0;
+    for (int32_t stream = 0; stream < 2; stream++) {
+        q.stream = stream == 1;
+        openai_text out = {0};
+        openai_answer *a = openai_answer_open(&server, &q, "cmpl-1", 7);
+        assert_non_null(a);
+        assert_int_equal(openai_answer_bytes(a), 0);
+        const weft_event ev = token(HE, -1, "He");
+        openai_answer_event(a, 0, &ev, &out);
+        size_t one = openai_answer_bytes(a);
+        assert_true(stream ? one == 0 : one > 10);
+        openai_answer_event(a, 0, &ev, &out);
+        assert_true(stream ? openai_answer_bytes(a) == 0 : openai_answer_bytes(a) > one + 10);
+        openai_answer_close(a);
+        openai_text_free(&out);
+    }
 }
 
 static void chat_logprobs(void **state) {
@@ -320,7 +370,7 @@ static void numbers_of_all_kinds(void **state) {
     CHECK(&q, odd,
           "{\"choices\":[{\"index\":0,\"text\":\"ab\",\"logprobs\":{\"tokens\":[\"He\",\"He\"],"
           "\"token_logprobs\":[null,null],\"top_logprobs\":[{\"llo\":null,\"He\":null},"
-          "{\"llo\":null,\"He\":null}],\"text_offset\":[0,1]},\"finish_reason\":\"length\"}]," //
+          "{\"llo\":null,\"He\":null}],\"text_offset\":[0,2]},\"finish_reason\":\"length\"}]," //
           USAGE(3, 2, 5, 0) "}");
     random_state = 1;
     for (int i = 0; i < 1000; i++) {
@@ -767,14 +817,15 @@ static void other_bodies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(completion_reply),    cmocka_unit_test(chat_reply),
-        cmocka_unit_test(completion_logprobs), cmocka_unit_test(offsets_with_stops),
-        cmocka_unit_test(chat_logprobs),       cmocka_unit_test(numbers_of_all_kinds),
-        cmocka_unit_test(echo_without_tokens), cmocka_unit_test(echo_and_tokens),
-        cmocka_unit_test(echo_with_gaps),      cmocka_unit_test(echo_offsets),
-        cmocka_unit_test(completion_stream),   cmocka_unit_test(chat_stream),
-        cmocka_unit_test(stream_of_logprobs),  cmocka_unit_test(streams_equal_replies),
-        cmocka_unit_test(broken_stream),       cmocka_unit_test(error_bodies),
+        cmocka_unit_test(completion_reply),     cmocka_unit_test(chat_reply),
+        cmocka_unit_test(completion_logprobs),  cmocka_unit_test(offsets_with_stops),
+        cmocka_unit_test(offsets_of_held_text), cmocka_unit_test(waiting_bytes),
+        cmocka_unit_test(chat_logprobs),        cmocka_unit_test(numbers_of_all_kinds),
+        cmocka_unit_test(echo_without_tokens),  cmocka_unit_test(echo_and_tokens),
+        cmocka_unit_test(echo_with_gaps),       cmocka_unit_test(echo_offsets),
+        cmocka_unit_test(completion_stream),    cmocka_unit_test(chat_stream),
+        cmocka_unit_test(stream_of_logprobs),   cmocka_unit_test(streams_equal_replies),
+        cmocka_unit_test(broken_stream),        cmocka_unit_test(error_bodies),
         cmocka_unit_test(other_bodies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
