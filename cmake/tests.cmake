@@ -23,7 +23,7 @@ function(weft_test_properties name kind)
   endif()
 endfunction()
 
-set(WEFT_TWINS ${CMAKE_BINARY_DIR}/twins) # made by tools.make-gguf-twin
+set(WEFT_TWINS ${CMAKE_BINARY_DIR}/twins) # made by tools.make-gguf-twin and tools.make-folders
 
 # A test program of the given sources, linked to `module`, and its line in ctest. After the list of sources come
 # its labels.
@@ -72,7 +72,7 @@ foreach(name clients numeric trap_mixed)
   endif()
 endforeach()
 
-# The golden models as GGUF files, for the tests that read them.
+# The golden models as GGUF files and in other forms of folders, for the tests that read them.
 file(GLOB golden_models ${WEFT_GOLDEN}/models/*)
 if(NOT golden_models)
   set(golden_models ${WEFT_GOLDEN}/models/none)
@@ -80,7 +80,10 @@ endif()
 add_test(NAME tools.make-gguf-twin
   COMMAND ${CMAKE_SOURCE_DIR}/tests/tools/make-gguf-twin ${WEFT_TWINS} ${golden_models})
 weft_test_properties(tools.make-gguf-twin golden)
-set_tests_properties(tools.make-gguf-twin PROPERTIES FIXTURES_SETUP twins)
+add_test(NAME tools.make-folders
+  COMMAND ${CMAKE_SOURCE_DIR}/tests/tools/make-folders ${WEFT_TWINS} ${WEFT_GOLDEN}/models)
+weft_test_properties(tools.make-folders golden)
+set_tests_properties(tools.make-gguf-twin tools.make-folders PROPERTIES FIXTURES_SETUP twins)
 function(weft_test_needs_twins)
   foreach(name ${ARGN})
     if(TEST ${name})
@@ -117,7 +120,7 @@ if(TARGET weft_cli)
     endif()
     weft_cli_test(${name} ${base})
   endforeach()
-  weft_test_needs_twins(cli.models cli.models_check_long)
+  weft_test_needs_twins(cli.models cli.models_check cli.models_check_long)
   # An instrumented library does not link into a program built without the sanitizer.
   if(NOT WEFT_SANITIZE)
     weft_cli_test(example run-example.sh)

@@ -8,7 +8,7 @@
 #include "load/mapping.h"
 #include "load/model.h"
 
-enum { MAX_JSON_BYTES = 64 << 20 };
+enum { MAX_JSON_BYTES = 64 << 20, MAX_ID = (1 << 24) - 1 };
 
 typedef struct vocab_reader {
     load_model *m;
@@ -55,7 +55,8 @@ static weft_status read_json(const vocab_reader *r, const char *name, const char
     bool there;
     *out = NULL;
     weft_status s = look_for(r, name, &path, shown, &there);
-    return s == WEFT_OK && there ? json_read_file(path, *shown, MAX_JSON_BYTES, out, r->err) : s;
+    return s == WEFT_OK && there ? json_read_settings(path, *shown, MAX_JSON_BYTES, out, r->err)
+                                 : s;
 }
 
 /* ---- first and last tokens ---- */
@@ -63,11 +64,11 @@ static weft_status read_json(const vocab_reader *r, const char *name, const char
 static weft_status read_id(const vocab_reader *r, const char *shown, const char *key,
                            const json_t *v, int32_t *out) {
     int64_t id;
-    if (!json_as_integer(v, &id) || id < 0 || id > INT32_MAX) {
+    if (!json_as_integer(v, &id) || id < 0 || id > MAX_ID) {
         char text[100];
         json_show(v, text, sizeof text);
         return error_set(r->err, WEFT_ERR_FILE, "%s: %s is %s, expected the id of a token, 0 to %d",
-                         shown, key, text, INT32_MAX);
+                         shown, key, text, MAX_ID);
     }
     *out = (int32_t)id;
     return WEFT_OK;
@@ -139,7 +140,7 @@ static weft_status read_specials(const vocab_reader *r) {
     return s == WEFT_OK ? read_both(r, shown, bos, eos) : s;
 }
 
-/* ---- chat template ---- */
+/* ---- tokenizer_config.json ---- */
 
 /* Of a list of {"name", "template"} the one called default. */
 static const json_t *pick_template(const json_t *v) {
@@ -157,35 +158,70 @@ static const json_t *pick_template(const json_t *v) {
     return NULL;
 }
 
-static weft_status keep_template(const vocab_reader *r, const char *shown, const json_t *v) {
+static weft_status keep_text(const vocab_reader *r, const json_t *v, load_string *out) {
+    load_string text = json_text(v);
+    char *copy = load_arena_take(&r->m->arena, text.bytes + 1, 1);
+    if (copy == NULL) {
+        return error_set(r->err, WEFT_ERR_MEMORY, "no memory for a text of tokenizer_config.json");
+    }
+    memcpy(copy, text.data, text.bytes);
+    *out = (load_string){copy, text.bytes};
+    return WEFT_OK;
+}
+
+/* chat_template.jinja goes before what the configuration says. */
+static weft_status read_template(const vocab_reader *r, const char *shown, const json_t *root) {
+    load_string *out = &r->m->vocab.chat_template;
+    weft_status s = map_text(r, "chat_template.jinja", out);
+    const json_t *v = json_object_get(root, "chat_template");
+    if (s != WEFT_OK || out->data != NULL || v == NULL || json_is_null(v)) {
+        return s;
+    }
+    v = pick_template(v);
     if (!json_is_string(v)) {
         return error_set(r->err, WEFT_ERR_FILE,
                          "%s: chat_template is no string, and no list of {name, template} with one "
                          "called default",
                          shown);
     }
-    load_string text = json_text(v);
-    char *copy = load_arena_take(&r->m->arena, text.bytes + 1, 1);
-    if (copy == NULL) {
-        return error_set(r->err, WEFT_ERR_MEMORY, "no memory for the chat template");
-    }
-    memcpy(copy, text.data, text.bytes);
-    r->m->vocab.chat_template = (load_string){copy, text.bytes};
-    return WEFT_OK;
+    return keep_text(r, v, out);
 }
 
-static weft_status read_template(const vocab_reader *r) {
-    load_string *out = &r->m->vocab.chat_template;
-    weft_status s = map_text(r, "chat_template.jinja", out);
-    if (s != WEFT_OK || out->data != NULL) {
-        return s;
+/* Classes of transformers that make their own rule of what stands around a text, of these flags,
+ * whatever tokenizer.json says. */
+static bool makes_own_rule(const json_t *root) {
+    static const char *const classes[] = {"Llama", "CodeLlama", "Gemma"};
+    const char *name = json_string_value(json_object_get(root, "tokenizer_class"));
+    for (size_t i = 0; name != NULL && i < sizeof classes / sizeof *classes; i++) {
+        if (strncmp(name, classes[i], strlen(classes[i])) == 0) {
+            return true;
+        }
     }
+    return false;
+}
+
+/* The token that begins a text: DeepSeek's tokenizer.json does not put it there, and the ids of
+ * config.json are those of the model that theirs was made of. */
+static weft_status read_lead(const vocab_reader *r, const char *shown, const json_t *root) {
+    load_vocab *v = &r->m->vocab;
+    const json_t *add = json_object_get(root, "add_bos_token"),
+                 *text = json_object_get(root, "bos_token");
+    text = json_is_object(text) ? json_object_get(text, "content") : text;
+    v->add_bos = json_is_true(add) && v->tokenizer_json.data != NULL &&
+                 (v->bos >= 0 || json_is_string(text));
+    v->drop_bos = json_is_false(add) && makes_own_rule(root);
+    if (json_is_true(json_object_get(root, "add_eos_token"))) {
+        log_warn("%s: add_eos_token is true; weft puts no token behind a text", shown);
+    }
+    return json_is_string(text) ? keep_text(r, text, &v->bos_text) : WEFT_OK;
+}
+
+static weft_status read_tokenizer_config(const vocab_reader *r) {
     const char *shown;
     json_t *root;
-    s = read_json(r, "tokenizer_config.json", &shown, &root);
-    const json_t *v = json_object_get(root, "chat_template");
-    if (s == WEFT_OK && v != NULL && !json_is_null(v)) {
-        s = keep_template(r, shown, pick_template(v));
+    weft_status s = read_json(r, "tokenizer_config.json", &shown, &root);
+    if (s == WEFT_OK && (s = read_template(r, shown, root)) == WEFT_OK) {
+        s = read_lead(r, shown, root);
     }
     json_decref(root);
     return s;
@@ -196,7 +232,7 @@ weft_status load_read_folder_vocab(load_model *m, const char *folder, weft_error
     weft_status s;
     m->vocab = (load_vocab){.bos = -1, .unk = -1};
     if ((s = map_text(&r, "tokenizer.json", &m->vocab.tokenizer_json)) != WEFT_OK ||
-        (s = read_specials(&r)) != WEFT_OK || (s = read_template(&r)) != WEFT_OK) {
+        (s = read_specials(&r)) != WEFT_OK || (s = read_tokenizer_config(&r)) != WEFT_OK) {
         return s;
     }
     if (m->vocab.tokenizer_json.data != NULL && m->vocab.n_eos == 0) {

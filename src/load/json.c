@@ -9,10 +9,10 @@
 #include "load/mapping.h"
 #include "load/text.h"
 
-weft_status json_read(const void *bytes, size_t n_bytes, const char *what, int64_t base,
-                      json_t **out, weft_error *err) {
+static weft_status read_bytes(const void *bytes, size_t n_bytes, size_t flags, const char *what,
+                              int64_t base, json_t **out, weft_error *err) {
     json_error_t why;
-    json_t *v = json_loadb(n_bytes > 0 ? bytes : "", n_bytes, JSON_REJECT_DUPLICATES, &why);
+    json_t *v = json_loadb(n_bytes > 0 ? bytes : "", n_bytes, JSON_REJECT_DUPLICATES | flags, &why);
     if (v == NULL) {
         char text[240];
         text_show(text_of(why.text), text, sizeof text);
@@ -28,8 +28,13 @@ weft_status json_read(const void *bytes, size_t n_bytes, const char *what, int64
     return WEFT_OK;
 }
 
-weft_status json_read_file(const char *path, const char *shown, size_t max_bytes, json_t **out,
-                           weft_error *err) {
+weft_status json_read(const void *bytes, size_t n_bytes, const char *what, int64_t base,
+                      json_t **out, weft_error *err) {
+    return read_bytes(bytes, n_bytes, 0, what, base, out, err);
+}
+
+static weft_status read_file(const char *path, const char *shown, size_t max_bytes, size_t flags,
+                             json_t **out, weft_error *err) {
     const void *bytes;
     size_t n_bytes;
     weft_status s = load_map_file(path, &bytes, &n_bytes, err);
@@ -41,10 +46,20 @@ weft_status json_read_file(const char *path, const char *shown, size_t max_bytes
         s = error_set(&what, WEFT_ERR_FILE, "the file has %zu bytes, expected at most %zu", n_bytes,
                       max_bytes);
     } else {
-        s = json_read(bytes, n_bytes, "the file", 0, out, &what);
+        s = read_bytes(bytes, n_bytes, flags, "the file", 0, out, &what);
     }
     load_unmap_file(bytes, n_bytes);
     return s == WEFT_OK ? s : load_name_error(shown, &what, err);
+}
+
+weft_status json_read_file(const char *path, const char *shown, size_t max_bytes, json_t **out,
+                           weft_error *err) {
+    return read_file(path, shown, max_bytes, 0, out, err);
+}
+
+weft_status json_read_settings(const char *path, const char *shown, size_t max_bytes, json_t **out,
+                               weft_error *err) {
+    return read_file(path, shown, max_bytes, JSON_DECODE_INT_AS_REAL, out, err);
 }
 
 bool json_as_integer(const json_t *v, int64_t *out) {

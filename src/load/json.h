@@ -12,6 +12,10 @@ weft_status json_read(const void *bytes, size_t n_bytes, const char *what, int64
 /* A whole file; `shown` stands in front of messages. */
 weft_status json_read_file(const char *path, const char *shown, size_t max_bytes, json_t **out,
                            weft_error *err);
+/* The same for a file of settings, whose numbers may be of any size ("no limit" is written as 1e30 with
+ * all its digits): all of them are reals. */
+weft_status json_read_settings(const char *path, const char *shown, size_t max_bytes, json_t **out,
+                               weft_error *err);
 /* The integer that a value is, or that it is written as (1e4, 10000.0). */
 bool json_as_integer(const json_t *v, int64_t *out);
 /* One line; of an array the first entries, of what is nested deeper only "[...]" or "{...}". */

@@ -64,7 +64,9 @@ typedef struct load_vocab {
     int32_t bos;                   /* -1: none */
     int32_t eos_ids[LOAD_MAX_EOS]; /* [n_eos] tokens that end an answer, the main one first */
     int32_t n_eos;
-    bool add_bos; /* a text begins with bos, also where tokenizer_json does not say so */
+    load_string bos_text; /* of a folder: the token that `bos` gives way to; data NULL: none */
+    bool add_bos;         /* a text begins with bos, also where tokenizer_json does not say so */
+    bool drop_bos;        /* a text does not, whatever tokenizer_json says */
     load_string chat_template; /* data NULL: none */
 } load_vocab;
 
@@ -90,6 +92,11 @@ void load_forget_pages(const load_model *m);
 /* The same for the pages that hold nothing but this tensor: packing that calls it tensor by tensor
  * never has more of the files in memory than one of them. */
 void load_forget_tensor(const load_model *m, const load_tensor *t);
+
+/* A folder that holds a language model beside other ones: from here on keys are looked up inside of
+ * config.json's object `member`, and tensors "model.X" under `stem`X, others under `rest` and their
+ * name. All three texts stay the caller's. Messages and lists say whole names. */
+void load_enter(load_model *m, const char *member, const char *stem, const char *rest);
 
 load_kind load_get_kind(const load_model *m);
 const char *load_shown_name(const load_model *m); /* file or folder, fit for a message */

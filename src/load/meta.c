@@ -29,14 +29,18 @@ static int32_t look_up(const load_model *m, const char *key) {
     return i;
 }
 
-static weft_status missing(const char *key, const char *expected, weft_error *err) {
-    return error_set(err, WEFT_ERR_FILE, "%s is missing, expected %s", key, expected);
+static weft_status missing(const load_model *m, const char *key, const char *expected,
+                           weft_error *err) {
+    bool inside = m->member != NULL;
+    return error_set(err, WEFT_ERR_FILE, "%s%s%s is missing, expected %s", inside ? m->member : "",
+                     inside ? "." : "", key, expected);
 }
 
 /* "KEY[E] is VALUE (TYPE)", e < 0: without the entry, type NULL: without the type. */
 static weft_status wrong(const load_model *m, const char *key, int32_t i, int32_t e,
                          const char *type, const char *expected, weft_error *err) {
     char text[SHOWN_BYTES], entry[16] = "";
+    key = m->member != NULL ? m->meta->key(m, i) : key;
     m->meta->text(m, i, e, text, sizeof text);
     if (e >= 0) {
         snprintf(entry, sizeof entry, "[%d]", e);
@@ -75,7 +79,7 @@ static weft_status get(const load_model *m, const char *key, bool required, cons
     *at = look_up(m, key);
     *found = *at >= 0;
     if (!*found) {
-        return required ? missing(key, w->name, err) : WEFT_OK;
+        return required ? missing(m, key, w->name, err) : WEFT_OK;
     }
     return (m->meta->value(m, *at, -1).as & w->as) != 0 ? WEFT_OK
                                                         : wrong_type(m, key, *at, -1, w->name, err);
@@ -145,7 +149,7 @@ static weft_status find_entry(const load_model *m, const char *key, int32_t e, i
                               weft_error *err) {
     *at = look_up(m, key);
     if (*at < 0) {
-        return missing(key, "an array", err);
+        return missing(m, key, "an array", err);
     }
     int32_t n = m->meta->length(m, *at);
     if (n < 0) {
@@ -198,8 +202,8 @@ weft_status load_refuse(const load_model *m, const char *key, const char *expect
         offset = m->meta->value(m, at, -1).offset;
     }
     return error_set_at(err, WEFT_ERR_FILE, offset,
-                        "%.100s is %s: weft does not compute this, expected %s", key, value,
-                        expected);
+                        "%.100s is %s: weft does not compute this, expected %s",
+                        at >= 0 ? m->meta->key(m, at) : key, value, expected);
 }
 
 /* ---- all keys ---- */

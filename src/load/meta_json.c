@@ -114,6 +114,11 @@ static int32_t count(const load_model *m) {
 }
 
 static int32_t find(const load_model *m, const char *key) {
+    char whole[MAX_PATH_BYTES + 1];
+    if (m->member != NULL) {
+        snprintf(whole, sizeof whole, "%s.%s", m->member, key);
+        key = whole;
+    }
     return text_table_find(&m->paths.table, text_of(key));
 }
 

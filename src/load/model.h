@@ -37,9 +37,10 @@ struct load_model {
     text_table tensor_table;
     /* description */
     const load_meta *meta;
-    gguf_file file;   /* LOAD_GGUF: the first part */
-    load_paths paths; /* LOAD_FOLDER */
-    bool *key_read;   /* [keys of the description, groups too] */
+    gguf_file file;                   /* LOAD_GGUF: the first part */
+    load_paths paths;                 /* LOAD_FOLDER */
+    const char *member, *stem, *rest; /* of load_enter; NULL: the whole folder */
+    bool *key_read;                   /* [keys of the description, groups too] */
     load_vocab vocab;
 };
 

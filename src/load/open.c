@@ -297,7 +297,22 @@ int32_t load_tensor_index(const load_model *m, const load_tensor *t) {
     return (int32_t)(t - m->tensor);
 }
 
+void load_enter(load_model *m, const char *member, const char *stem, const char *rest) {
+    m->member = member;
+    m->stem = stem;
+    m->rest = rest;
+}
+
 const load_tensor *load_find_tensor(const load_model *m, const char *name) {
+    enum { NAME_BYTES = 256 };
+    static const char model[] = "model.";
+    char whole[NAME_BYTES];
+    if (m->stem != NULL) {
+        bool inner = strncmp(name, model, sizeof model - 1) == 0;
+        snprintf(whole, sizeof whole, "%s%s", inner ? m->stem : m->rest,
+                 inner ? name + sizeof model - 1 : name);
+        name = whole;
+    }
     int32_t i = text_table_find(&m->tensor_table, text_of(name));
     return i < 0 ? NULL : &m->tensor[i];
 }

@@ -10,19 +10,33 @@
 #include "model/model.h"
 
 typedef struct model_reader {
-    const load_model *file;
+    load_model *file;
     model_desc *d;
     model_config *c; /* &d->config */
     bool folder;     /* of Hugging Face; else GGUF */
     bool *used;      /* [tensors] */
+    bool coded;      /* a folder with a quantization_config, of the architecture's quant_method */
+    /* Of a folder that holds more than a language model: model_type that its text_config has, and how
+     * its tensors' names begin; NULL: it holds no more. */
+    const char *inner_type, *wrapped;
     int32_t n_nextn; /* layers behind the last that stay unused (multi-token prediction) */
     weft_status status;
     weft_error *err;
 } model_reader;
 
+typedef struct model_default {
+    const char *key;
+    double value;
+} model_default;
+
 struct model_arch {
     const char *name;       /* GGUF's general.architecture, and what weft calls it */
     const char *model_type; /* config.json's */
+    /* of a quantization_config that describe() follows; NULL: none */
+    const char *quant_method;
+    /* Numbers that config.json may leave out, as transformers' class has them; NULL: none. The last
+     * has no key. */
+    const model_default *defaults;
     void (*describe)(model_reader *r);
     weft_status (*layer)(model_rank *r, const model_step *s, int32_t i); /* program.h */
 };
@@ -92,6 +106,9 @@ void read_leave(model_reader *r, int32_t layer, const char *folder, const char *
 /* Any tensor by its whole name, marked as used; checks dim[] = {n_in, rows of all above}. */
 const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, int64_t n_row,
                                bool vector);
+/* Codes and exponents of MXFP4 rows in a folder, NAME_blocks and NAME_scales (desc.h). The matrix has
+ * no place in the tensor yet, all else is for the caller. */
+model_matrix read_mxfp4(model_reader *r, const char *name, int64_t n_in, int64_t n_row);
 const char *read_name(model_reader *r, int32_t layer, const char *folder, const char *gguf,
                       char *out, size_t cap);
 model_matrix matrix_whole(const load_tensor *t, int32_t n_out, int32_t n_in);

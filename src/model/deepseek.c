@@ -8,6 +8,7 @@
  *   head_h = W_uv,h (attention over latents) */
 #include <math.h>
 
+#include "base/log.h"
 #include "model/arch.h"
 #include "model/program.h"
 
@@ -136,6 +137,11 @@ static void read_moe_sizes(model_reader *r, bool v3) {
         read_member_must(r, decided[i]);
     m->scale = (float)read_real(r, "routed_scaling_factor", "expert_weights_scale", 1e-6, 1e6, 1);
     m->n_group = read_int(r, "n_group", "expert_group_count", 1, m->n_expert, 1);
+    if (m->n_expert == 256 && m->n_group == 1 && !r->folder && r->status == WEFT_OK)
+        log_warn(
+            "%s: no expert_group_count: a token chooses among all experts, where the published "
+            "models of 256 have it choose among the best groups",
+            load_shown_name(r->file));
     m->n_group_used =
         read_int(r, "topk_group", "expert_group_used_count", 1, m->n_group, m->n_group);
     m->renorm = read_flag(r, "norm_topk_prob", "expert_weights_norm", false);

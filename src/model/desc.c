@@ -18,6 +18,12 @@ static const model_arch *const arch_table[] = {
 };
 enum { N_ARCH = sizeof arch_table / sizeof *arch_table };
 
+/* Folders of these types hold a language model beside what reads pictures or sound, which weft does
+ * not: config.json describes it in text_config. */
+static const struct {
+    const char *model_type, *text;
+} wrappers[] = {{"gemma3", "gemma3_text"}, {"gemma4", "gemma4_text"}, {"mistral3", "mistral"}};
+
 /* ---- which architecture ---- */
 
 static bool is(load_string s, const char *text) {
@@ -35,10 +41,24 @@ static void refuse_arch(model_reader *r, const char *key) {
     r->status = load_refuse(r->file, key, known, r->err);
 }
 
+/* The names that the language model's tensors have: of older files, or of newer ones. */
+static void enter_wrapper(model_reader *r, const char *text) {
+    static const char older[] = "language_model.model.", newer[] = "model.language_model.";
+    bool is_older = load_find_tensor(r->file, "language_model.model.norm.weight") != NULL;
+    r->wrapped = is_older ? older : newer;
+    load_enter(r->file, "text_config", r->wrapped, is_older ? "language_model." : "");
+    read_only_text(r, "model_type", NULL, text);
+}
+
 static const model_arch *find_arch(model_reader *r) {
     const char *key = r->folder ? "model_type" : "general.architecture";
     load_string text = {0};
     r->status = load_get_text(r->file, key, true, &text, r->err);
+    for (size_t i = 0; r->folder && i < sizeof wrappers / sizeof *wrappers; i++)
+        if (is(text, wrappers[i].model_type)) {
+            text = (load_string){wrappers[i].text, strlen(wrappers[i].text)};
+            r->inner_type = wrappers[i].text;
+        }
     for (int32_t i = 0; r->status == WEFT_OK && i < N_ARCH; i++)
         if (is(text, r->folder ? arch_table[i]->model_type : arch_table[i]->name))
             return arch_table[i];
@@ -121,6 +141,25 @@ static const char *const harmless_members[] = {
     "auto_map",
     "tokenizer_class",
     "swiglu_alpha",
+    "max_sequence_length",
+    /* of generating, and of what older versions wrote into every file */
+    "max_length",
+    "min_length",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+    "num_beams",
+    "num_beam_groups",
+    "num_return_sequences",
+    "length_penalty",
+    "repetition_penalty",
+    "chunk_size_feed_forward",
+    "id2label",
+    "label2id",
+    "task_specific_params",
+    "problem_type",
+    "finetuning_task",
 };
 
 /* Keys of GGUF that describe a feature, with the value that switches it off. */
@@ -128,19 +167,33 @@ static const struct {
     const char *key;
     double off;
 } features[] = {
-    {"rope.scaling.factor", 1},       {"rope.scaling.attn_factor", 1},
-    {"rope.scale_linear", 1},         {"expert_count", 0},
-    {"expert_used_count", 0},         {"expert_shared_count", 0},
-    {"expert_group_count", 0},        {"expert_group_used_count", 0},
-    {"leading_dense_block_count", 0}, {"attention.sliding_window", 0},
-    {"attention.clamp_kqv", 0},       {"attention.max_alibi_bias", 0},
-    {"attention.causal", 1},          {"attention.q_lora_rank", 0},
-    {"attention.kv_lora_rank", 0},    {"attention.shared_kv_layers", 0},
-    {"attn_logit_softcapping", 0},    {"router_logit_softcapping", 0},
-    {"final_logit_softcapping", 0},   {"logit_scale", 1},
-    {"embedding_scale", 1},           {"residual_scale", 1},
-    {"use_parallel_residual", 0},     {"swin_norm", 0},
-    {"nextn_predict_layers", 0},      {"pooling_type", 0},
+    {"rope.scaling.factor", 1},
+    {"rope.scaling.attn_factor", 1},
+    {"rope.scale_linear", 1},
+    {"expert_count", 0},
+    {"expert_used_count", 0},
+    {"expert_shared_count", 0},
+    {"expert_shared_feed_forward_length", 0},
+    {"expert_group_count", 0},
+    {"expert_group_used_count", 0},
+    {"leading_dense_block_count", 0},
+    {"attention.sliding_window", 0},
+    {"attention.clamp_kqv", 0},
+    {"attention.max_alibi_bias", 0},
+    {"attention.causal", 1},
+    {"attention.q_lora_rank", 0},
+    {"attention.kv_lora_rank", 0},
+    {"attention.shared_kv_layers", 0},
+    {"attn_logit_softcapping", 0},
+    {"router_logit_softcapping", 0},
+    {"final_logit_softcapping", 0},
+    {"logit_scale", 1},
+    {"embedding_scale", 1},
+    {"residual_scale", 1},
+    {"use_parallel_residual", 0},
+    {"swin_norm", 0},
+    {"nextn_predict_layers", 0},
+    {"pooling_type", 0},
 };
 
 /* Behind the architecture's name: of no influence, or only looked at by what is refused anyway. */
@@ -179,7 +232,11 @@ static void check_layer_types(model_reader *r) {
 }
 
 static void check_member(model_reader *r, int32_t i) {
+    static const char inner[] = "text_config.";
     const char *key = load_key_at(r->file, i);
+    if (r->wrapped != NULL && strncmp(key, inner, sizeof inner - 1) != 0)
+        return; /* of the other models in the folder, or of tokens that stand for pictures */
+    key += r->wrapped != NULL ? sizeof inner - 1 : 0;
     if (strcmp(key, "layer_types") == 0) {
         check_layer_types(r);
         return;
@@ -240,6 +297,9 @@ static void check_keys(model_reader *r) {
 static bool may_stay(const model_reader *r, const char *name) {
     static const char layers[] = "model.layers.";
     size_t n = strlen(name);
+    if (r->wrapped != NULL && strncmp(name, r->wrapped, strlen(r->wrapped)) != 0 &&
+        strstr(name, "lm_head") == NULL)
+        return true; /* of another model in the folder */
     static const char inv_freq[] = "rotary_emb.inv_freq";
     if (n >= sizeof inv_freq - 1 && strcmp(name + n - (sizeof inv_freq - 1), inv_freq) == 0)
         return true;
@@ -293,13 +353,15 @@ static void check_layer_beyond(model_reader *r) {
 /* One warning for all: a foreign file may hold thousands. */
 static void check_tensors(model_reader *r) {
     const char *first = NULL;
-    int32_t n_extra = 0;
+    int32_t n_extra = 0, n_beside = 0;
     check_layer_beyond(r);
     for (int32_t i = 0; i < load_tensor_count(r->file) && r->status == WEFT_OK; i++) {
         const load_tensor *t = load_tensor_at(r->file, i);
-        if (r->used[i] || (r->folder && may_stay(r, t->name)))
+        if (r->used[i])
             continue;
-        if (r->folder || is_refused(t->name))
+        if (r->folder && may_stay(r, t->name))
+            n_beside += r->wrapped != NULL;
+        else if (r->folder || is_refused(t->name))
             r->status =
                 error_set_at(r->err, WEFT_ERR_FILE, t->offset,
                              "tensor %s: weft does not compute with it, expected a %s model "
@@ -311,6 +373,9 @@ static void check_tensors(model_reader *r) {
     if (n_extra > 0 && r->status == WEFT_OK)
         log_warn("%s: %d tensors are not part of a %s model and not used, the first is %s",
                  load_shown_name(r->file), n_extra, r->c->architecture, first);
+    if (n_beside > 0 && r->status == WEFT_OK)
+        log_warn("%s: weft reads text only; %d tensors beside the language model are not used",
+                 load_shown_name(r->file), n_beside);
 }
 
 /* ---- sizes that fit each other ---- */
@@ -358,20 +423,36 @@ static void for_show(model_desc *d) {
     c->ffn = l->ffn != 0 ? l->ffn : c->moe.ffn;
 }
 
-/* Told before a tensor under another name is missed. */
-static void refuse_quantised_folder(model_reader *r) {
-    if (r->folder && load_has(r->file, "quantization_config"))
-        read_fail(r, "config.json has a quantization_config: weft does not compute with quantised "
-                     "tensors of a folder, expected float weights, or a GGUF file");
+/* Told before a tensor under another name is missed. modules_to_not_convert needs no look: which
+ * tensors are coded is seen in the tensors. */
+static void read_quantisation(model_reader *r, const model_arch *arch) {
+    r->coded = r->folder && load_has(r->file, "quantization_config");
+    if (!r->coded)
+        return;
+    load_string method = {0}, first;
+    r->status = load_get_text(r->file, "quantization_config.quant_method", false, &method, r->err);
+    static const char plain[] = "quantization_config.modules_to_not_convert";
+    if (r->status == WEFT_OK && load_array_length(r->file, plain) > 0)
+        r->status = load_array_text(r->file, plain, 0, &first, r->err);
+    if (r->status == WEFT_OK && (arch->quant_method == NULL || !is(method, arch->quant_method)))
+        read_fail(r,
+                  "config.json has a quantization_config (quant_method %.*s): weft does not "
+                  "compute with these tensors of a folder, expected float weights%s%s, or a GGUF "
+                  "file",
+                  (int)(method.bytes < 40 ? method.bytes : 40), method.data ? method.data : "",
+                  arch->quant_method != NULL ? " or " : "",
+                  arch->quant_method != NULL ? arch->quant_method : "");
 }
 
 static void read_all(model_reader *r) {
     const model_arch *arch = find_arch(r);
     if (arch == NULL)
         return;
-    refuse_quantised_folder(r);
+    read_quantisation(r, arch);
     r->d->arch = arch;
     r->c->architecture = arch->name;
+    if (r->inner_type != NULL)
+        enter_wrapper(r, r->inner_type);
     if (!r->folder)
         check_gguf_kind(r);
     read_model_name(r);
@@ -438,7 +519,7 @@ static void groups_make(model_desc *d) {
     }
 }
 
-weft_status model_desc_open(const load_model *file, model_desc **out, weft_error *err) {
+weft_status model_desc_open(load_model *file, model_desc **out, weft_error *err) {
     model_desc *d = calloc(1, sizeof *d);
     load_arena *memory = calloc(1, sizeof *memory);
     bool *used = calloc((size_t)load_tensor_count(file) + 1, sizeof *used);
@@ -520,17 +601,54 @@ static float value_at(const load_tensor *t, int64_t i) {
     return x;
 }
 
-void model_matrix_read(const model_matrix *m, int32_t e, int32_t row, int32_t n, float *out) {
+dtype model_matrix_type(const model_matrix *m) {
+    return m->exponents != NULL ? DTYPE_MXFP4 : (dtype)m->t->ggml_type;
+}
+
+enum { MXFP4_BLOCK = 32, MXFP4_CODE_BYTES = 16 };
+
+void model_matrix_blocks(const model_matrix *m, int64_t row, uint8_t *out) {
+    size_t n_block = (size_t)m->n_in / MXFP4_BLOCK, first = (size_t)row * n_block;
+    const uint8_t *exponent = (const uint8_t *)m->exponents->data + first;
+    const uint8_t *code = (const uint8_t *)m->t->data + first * MXFP4_CODE_BYTES;
+    for (size_t b = 0; b < n_block; b++, code += MXFP4_CODE_BYTES) {
+        *out++ = exponent[b];
+        for (int32_t k = 0; k < MXFP4_CODE_BYTES; k++) {
+            int32_t shift = k % 2 * 4, low = code[k / 2] >> shift, high = code[8 + k / 2] >> shift;
+            *out++ = (uint8_t)((low & 15) | (high & 15) << 4);
+        }
+    }
+}
+
+/* Row i of matrix e, which is not transposed and has no exponents of its own. */
+static const uint8_t *row_data(const model_matrix *m, int32_t e, int32_t i) {
     const load_tensor *t = model_matrix_tensor(m, e);
     size_t row_bytes = dtype_bytes(dtype_find(t->ggml_type), m->n_in);
+    return (const uint8_t *)t->data + (size_t)model_matrix_row(m, e, i) * row_bytes;
+}
+
+/* Block by block, as there is no room for a row. */
+static void read_blocks(const model_matrix *m, int32_t e, int32_t i, float *out) {
+    model_matrix one = *m;
+    one.n_in = MXFP4_BLOCK;
+    int32_t n_block = m->n_in / MXFP4_BLOCK;
+    for (int32_t b = 0; b < n_block; b++, out += MXFP4_BLOCK) {
+        uint8_t block[1 + MXFP4_CODE_BYTES];
+        model_matrix_blocks(&one, model_matrix_row(m, e, i) * n_block + b, block);
+        dtype_to_f32(DTYPE_MXFP4, block, MXFP4_BLOCK, out);
+    }
+}
+
+void model_matrix_read(const model_matrix *m, int32_t e, int32_t row, int32_t n, float *out) {
+    const load_tensor *t = model_matrix_tensor(m, e);
     for (int32_t i = row; i < row + n; i++, out += m->n_in) {
         if (m->transposed)
             for (int32_t k = 0; k < m->n_in; k++)
                 out[k] = value_at(t, model_matrix_at(m, e, i, k));
+        else if (m->exponents != NULL)
+            read_blocks(m, e, i, out);
         else
-            dtype_to_f32((dtype)t->ggml_type,
-                         (const uint8_t *)t->data + (size_t)model_matrix_row(m, e, i) * row_bytes,
-                         m->n_in, out);
+            dtype_to_f32((dtype)t->ggml_type, row_data(m, e, i), m->n_in, out);
         for (int32_t k = 0; m->plus_one && k < m->n_in; k++)
             out[k] += 1.0f;
     }
@@ -542,7 +660,7 @@ static bool holds(const model_matrix *m, const load_tensor *t) {
     for (int32_t e = 0; m->stack != NULL && e < m->n_stack; e++)
         if (m->stack[e] == t)
             return true;
-    return m->t == t;
+    return m->t == t || (m->exponents != NULL && m->exponents == t);
 }
 
 const char *model_desc_use(const model_desc *d, const load_tensor *t) {

@@ -20,9 +20,15 @@
  *   8 heads of 4, rows as they are: group 32, step 1      the odd rows of 64: group 32, step 2, at 1
  *   pair_dim 4: program rows 0 1 2 3 | 4 5 6 7 are the tensor's 0 2 1 3 | 4 6 5 7 (group 4, group_stride 4)
  * A stack is n_stack such matrices (experts): number e lies in stack[e], or e * stack_rows further on
- * in one tensor. A vector is a matrix with n_in = 1. */
+ * in one tensor. A vector is a matrix with n_in = 1.
+ *
+ * Folders keep MXFP4 in two tensors of bytes: t has the codes, 16 a block, `exponents` one byte a
+ * block. Code k of a block is the low (k even) or high half of its byte k / 2; in the block of
+ * GGUF, 17 bytes, the exponent comes first and code k is the low (k < 16) or high half of byte
+ * 1 + k % 16. */
 typedef struct model_matrix {
-    const load_tensor *t; /* NULL: the model has none */
+    const load_tensor *t;         /* NULL: the model has none */
+    const load_tensor *exponents; /* NULL: t has a type of its own */
     int32_t n_out, n_in;
     int64_t row0;
     int32_t group, group_stride, at, step, pair_dim;
@@ -33,6 +39,10 @@ typedef struct model_matrix {
     const load_tensor *const *stack;
 } model_matrix;
 
+/* The type that rows have in the program's hands; not NULL matrices. */
+dtype model_matrix_type(const model_matrix *m);
+/* Row `row` of the tensor of an MXFP4 matrix with exponents, as GGUF's blocks. */
+void model_matrix_blocks(const model_matrix *m, int64_t row, uint8_t *out);
 /* Value rows of matrix e of a stack as floats: rows [row, row + n), out: [n][n_in]. */
 void model_matrix_read(const model_matrix *m, int32_t e, int32_t row, int32_t n, float *out);
 /* Row of the tensor that holds row i of matrix e; not for transposed ones. */
@@ -165,7 +175,7 @@ typedef struct model_desc {
 
 /* WEFT_ERR_FILE names what is missing, too much, misshapen or not computed. The file must outlive
  * the description. */
-weft_status model_desc_open(const load_model *file, model_desc **out, weft_error *err);
+weft_status model_desc_open(load_model *file, model_desc **out, weft_error *err);
 /* The same, opening the file too; closing the description closes it. */
 weft_status model_desc_load(const char *path, model_desc **out, weft_error *err);
 void model_desc_close(model_desc *d); /* NULL is allowed */

@@ -24,7 +24,6 @@ static void read_layers(model_reader *r) {
         windowed[i] = (i + 1) % period != 0;
     if (windowed)
         read_windows(r, windowed);
-    read_member_must(r, "query_pre_attn_scalar");
     double scalar = read_real(r, "query_pre_attn_scalar", NULL, 1e-3, 1e9,
                               r->status == WEFT_OK ? r->d->layer[0].head_dim : 1);
     if (r->status == WEFT_OK && !r->folder &&
@@ -75,5 +74,14 @@ static void describe(model_reader *r) {
     read_mlp(r, "pre_feedforward_layernorm.weight", "ffn_norm.weight", true);
 }
 
-const model_arch model_gemma3 = {
-    .name = "gemma3", .model_type = "gemma3_text", .describe = describe, .layer = layer};
+/* Published files of 4B and more say only what differs from these. */
+static const model_default defaults[] = {
+    {"num_attention_heads", 8}, {"num_key_value_heads", 4},          {"head_dim", 256},
+    {"vocab_size", 262208},     {"max_position_embeddings", 131072}, {"rms_norm_eps", 1e-6},
+    {"rope_theta", 1e6},        {"query_pre_attn_scalar", 256},      {NULL, 0}};
+
+const model_arch model_gemma3 = {.name = "gemma3",
+                                 .model_type = "gemma3_text",
+                                 .defaults = defaults,
+                                 .describe = describe,
+                                 .layer = layer};

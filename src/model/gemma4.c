@@ -73,6 +73,15 @@ static void read_layers(model_reader *r) {
     }
 }
 
+/* Layers that share a cache may have an MLP twice as wide; GGUF lists the widths. */
+static void read_mlp_widths(model_reader *r) {
+    if (!read_flag(r, "use_double_wide_mlp", NULL, false))
+        return;
+    for (int32_t i = 0; r->status == WEFT_OK && i < r->c->n_layer; i++)
+        if (r->d->layer[i].kv_from != i)
+            r->d->layer[i].ffn = 2 * r->c->ffn;
+}
+
 /* GGUF says in a tensor which pairs turn, and has no other word about it. */
 static void read_full_rope(model_reader *r, int32_t dim) {
     if (!read_has(r, -1, NULL, "rope_freqs.weight"))
@@ -151,9 +160,7 @@ static void refuse_relatives(model_reader *r) {
     read_only_flag(r, "attention_bias", NULL, false);
     read_only_flag(r, "attention_k_eq_v", NULL, false);
     read_only_flag(r, "enable_moe_block", NULL, false);
-    read_only_flag(r, "use_double_wide_mlp", NULL, false);
-    if (r->status == WEFT_OK && r->folder && load_has(r->file, "use_bidirectional_attention"))
-        r->status = load_refuse(r->file, "use_bidirectional_attention", "null", r->err);
+    read_only_text(r, "use_bidirectional_attention", NULL, "vision"); /* text stays causal */
 }
 
 static void describe(model_reader *r) {
@@ -165,6 +172,7 @@ static void describe(model_reader *r) {
     r->c->glu.kind = KERN_GLU_GELU;
     r->c->embed_scale = sqrtf((float)r->c->hidden);
     read_layers(r);
+    read_mlp_widths(r);
     read_ropes(r);
     read_ends(r, false);
     read_gqa(r, (read_gqa_form){.halves = true, .head_norms = true});

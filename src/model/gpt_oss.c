@@ -40,42 +40,69 @@ static void read_moe(model_reader *r) {
                              .limit = (float)read_real(r, "swiglu_limit", NULL, 0, 1e6, 7)};
 }
 
-/* A folder keeps gate and up in one tensor [expert][hidden][2 ffn], column by column in turn: row o
- * of the gate is column 2 o. */
-static void split_folder_experts(model_reader *r, int32_t i) {
+static const char gate_up_name[] = "mlp.experts.gate_up_proj",
+                  down_name[] = "mlp.experts.down_proj";
+
+/* Where the rows of gate, up and down lie in m[].t: of every expert, and those of gate and up in
+ * turn. */
+static void place_experts(model_reader *r, model_matrix both, model_matrix down, model_matrix *m) {
     const model_moe *e = &r->c->moe;
-    int32_t hidden = r->c->hidden, ffn = e->ffn;
+    both.n_out = both.group = e->ffn;
+    both.n_in = r->c->hidden;
+    both.step = 2;
+    both.n_stack = e->n_expert;
+    m[MODEL_EXPERT_GATE] = m[MODEL_EXPERT_UP] = both;
+    m[MODEL_EXPERT_UP].at = 1;
+    down.n_out = down.group = r->c->hidden;
+    down.n_in = e->ffn;
+    down.step = 1;
+    down.n_stack = e->n_expert;
+    m[MODEL_EXPERT_DOWN] = down;
+}
+
+/* Floats lie column by column: [expert][hidden][2 ffn], row o of the gate is column 2 o; and
+ * [expert][ffn][hidden]. */
+static void float_experts(model_reader *r, int32_t i) {
+    const model_moe *e = &r->c->moe;
+    int32_t hidden = r->c->hidden;
     char name[96];
-    const load_tensor *both =
-        read_tensor(r, read_name(r, i, "mlp.experts.gate_up_proj", NULL, name, sizeof name),
-                    2 * ffn, (int64_t)e->n_expert * hidden, false);
-    const load_tensor *down =
-        read_tensor(r, read_name(r, i, "mlp.experts.down_proj", NULL, name, sizeof name), hidden,
-                    (int64_t)e->n_expert * ffn, false);
+    model_matrix both = {.transposed = true, .stack_rows = hidden};
+    model_matrix down = {.transposed = true, .stack_rows = e->ffn};
+    both.t = read_tensor(r, read_name(r, i, gate_up_name, NULL, name, sizeof name), 2 * e->ffn,
+                         (int64_t)e->n_expert * hidden, false);
+    down.t = read_tensor(r, read_name(r, i, down_name, NULL, name, sizeof name), hidden,
+                         (int64_t)e->n_expert * e->ffn, false);
+    if (r->status == WEFT_OK)
+        place_experts(r, both, down, r->d->layer[i].m);
+}
+
+/* MXFP4 lies row by row: [expert][2 ffn][hidden], row o of the gate is row 2 o; and
+ * [expert][hidden][ffn]. */
+static void coded_experts(model_reader *r, int32_t i) {
+    const model_moe *e = &r->c->moe;
+    int32_t hidden = r->c->hidden;
+    char name[96];
+    model_matrix both = read_mxfp4(r, read_name(r, i, gate_up_name, NULL, name, sizeof name),
+                                   hidden, (int64_t)e->n_expert * 2 * e->ffn);
+    model_matrix down = read_mxfp4(r, read_name(r, i, down_name, NULL, name, sizeof name), e->ffn,
+                                   (int64_t)e->n_expert * hidden);
+    both.stack_rows = 2 * e->ffn;
+    down.stack_rows = hidden;
+    if (r->status == WEFT_OK)
+        place_experts(r, both, down, r->d->layer[i].m);
+}
+
+/* Biases of gate and up in turn. */
+static void read_folder_biases(model_reader *r, int32_t i) {
+    const model_moe *e = &r->c->moe;
+    int32_t ffn = e->ffn;
+    char name[96];
     const load_tensor *both_bias =
         read_tensor(r, read_name(r, i, "mlp.experts.gate_up_proj_bias", NULL, name, sizeof name),
                     2 * ffn, e->n_expert, true);
     if (r->status != WEFT_OK)
         return;
     model_matrix *m = r->d->layer[i].m;
-    model_matrix gate = {.t = both,
-                         .n_out = ffn,
-                         .n_in = hidden,
-                         .group = ffn,
-                         .step = 2,
-                         .transposed = true,
-                         .n_stack = e->n_expert,
-                         .stack_rows = hidden};
-    m[MODEL_EXPERT_GATE] = m[MODEL_EXPERT_UP] = gate;
-    m[MODEL_EXPERT_UP].at = 1;
-    m[MODEL_EXPERT_DOWN] = (model_matrix){.t = down,
-                                          .n_out = hidden,
-                                          .n_in = ffn,
-                                          .group = hidden,
-                                          .step = 1,
-                                          .transposed = true,
-                                          .n_stack = e->n_expert,
-                                          .stack_rows = ffn};
     model_matrix bias = {.t = both_bias,
                          .n_out = e->n_expert * ffn,
                          .n_in = 1,
@@ -103,7 +130,11 @@ static void read_experts_of(model_reader *r, int32_t i) {
                 r->c->hidden);
     read_vector(r, i, MODEL_ROUTER_BIAS, "mlp.router.bias", "ffn_gate_inp.bias", e->n_expert);
     if (r->folder) {
-        split_folder_experts(r, i);
+        if (r->coded)
+            coded_experts(r, i);
+        else
+            float_experts(r, i);
+        read_folder_biases(r, i);
     } else {
         read_experts(r, i, NULL, NULL, NULL);
         read_bias_table(r, i, MODEL_EXPERT_GATE_BIAS, NULL, "ffn_gate_exps.bias", e->ffn);
@@ -130,5 +161,8 @@ static void describe(model_reader *r) {
     read_mlp(r, "post_attention_layernorm.weight", "post_attention_norm.weight", false);
 }
 
-const model_arch model_gpt_oss = {
-    .name = "gpt-oss", .model_type = "gpt_oss", .describe = describe, .layer = layer};
+const model_arch model_gpt_oss = {.name = "gpt-oss",
+                                  .model_type = "gpt_oss",
+                                  .quant_method = "mxfp4",
+                                  .describe = describe,
+                                  .layer = layer};

@@ -56,8 +56,15 @@ static void describe(model_reader *r) {
     read_mlp(r, "post_attention_layernorm.weight", "ffn_norm.weight", false);
 }
 
-const model_arch model_llama = {
-    .name = "llama", .model_type = "llama", .describe = describe, .layer = layer};
+/* Llama 1 and 2 say only what differs from these. */
+static const model_default defaults[] = {
+    {"rope_theta", 10000}, {"rms_norm_eps", 1e-6}, {"max_position_embeddings", 2048}, {NULL, 0}};
+
+const model_arch model_llama = {.name = "llama",
+                                .model_type = "llama",
+                                .defaults = defaults,
+                                .describe = describe,
+                                .layer = layer};
 const model_arch model_mistral = {
     .name = "mistral", .model_type = "mistral", .describe = describe, .layer = layer};
 const model_arch model_mixtral = {

@@ -31,8 +31,7 @@ static void item_add(model_weights *w, model_item item) {
 static void weight_add(model_weights *w, const model_matrix *from, kern_weight *to) {
     if (from->t == NULL)
         return;
-    *to =
-        (kern_weight){.type = (dtype)from->t->ggml_type, .n_out = from->n_out, .n_in = from->n_in};
+    *to = (kern_weight){.type = model_matrix_type(from), .n_out = from->n_out, .n_in = from->n_in};
     size_t one = w->k->packed_bytes(to->type, to->n_out, to->n_in);
     kern_memory_add(&w->memory, from->t->name, one * (size_t)from->n_stack, &to->data);
     for (int32_t e = 0; e < from->n_stack; e++)
@@ -130,12 +129,12 @@ typedef struct pack_job {
 
 /* Rows lie one behind the other in the file as the program wants them. */
 static bool in_order(const model_matrix *m) {
-    return !m->transposed && m->pair_dim == 0 && m->step == 1 &&
+    return !m->transposed && m->exponents == NULL && m->pair_dim == 0 && m->step == 1 &&
            (m->group == m->n_out || m->group == m->group_stride);
 }
 
 static size_t row_bytes(const model_matrix *m) {
-    return dtype_bytes(dtype_find(m->t->ggml_type), m->n_in);
+    return dtype_bytes(dtype_find(model_matrix_type(m)), m->n_in);
 }
 
 /* Values keep their type and bits; only their places change. */
@@ -158,6 +157,9 @@ static const void *rows_of(const model_item *i, int32_t row0, int32_t n, uint8_t
         return data + (size_t)model_matrix_row(m, i->e, row0) * bytes;
     if (m->transposed)
         gather_transposed(i, row0, n, buffer);
+    else if (m->exponents)
+        for (int32_t r = 0; r < n; r++)
+            model_matrix_blocks(m, model_matrix_row(m, i->e, row0 + r), buffer + (size_t)r * bytes);
     else
         for (int32_t r = 0; r < n; r++)
             memcpy(buffer + (size_t)r * bytes,

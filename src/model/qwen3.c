@@ -11,6 +11,7 @@ static void describe(model_reader *r) {
     read_sizes(r);
     read_only_text(r, "hidden_act", NULL, "silu");
     read_only_flag(r, "attention_bias", NULL, false);
+    read_only_flag(r, "use_qk_norm", NULL, true);
     read_unused_window(r);
     if (r->status != WEFT_OK)
         return;

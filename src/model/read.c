@@ -48,9 +48,19 @@ static bool key_of(const model_reader *r, const char *folder, const char *gguf, 
     return true;
 }
 
+/* What a folder's class of transformers says for an absent member. */
+static double default_of(const model_reader *r, const char *folder, double otherwise) {
+    const model_default *d = r->folder && folder != NULL ? r->d->arch->defaults : NULL;
+    for (; d != NULL && d->key != NULL; d++)
+        if (strcmp(d->key, folder) == 0)
+            return d->value;
+    return otherwise;
+}
+
 int32_t read_int(model_reader *r, const char *folder, const char *gguf, int32_t lo, int32_t hi,
                  int32_t otherwise) {
     char key[KEY_BYTES];
+    otherwise = (int32_t)default_of(r, folder, otherwise);
     int32_t n = otherwise;
     if (key_of(r, folder, gguf, key, sizeof key))
         r->status = load_get_int(r->file, key, otherwise == READ_MUST, lo, hi, &n, r->err);
@@ -60,6 +70,7 @@ int32_t read_int(model_reader *r, const char *folder, const char *gguf, int32_t 
 double read_real(model_reader *r, const char *folder, const char *gguf, double lo, double hi,
                  double otherwise) {
     char key[KEY_BYTES];
+    otherwise = default_of(r, folder, otherwise);
     double x = otherwise;
     if (key_of(r, folder, gguf, key, sizeof key))
         r->status = load_get_real(r->file, key, otherwise == (double)READ_MUST, lo, hi, &x, r->err);
@@ -264,11 +275,26 @@ static void read_vocabulary(model_reader *r) {
                  load_shown_name(r->file), c->architecture, said, c->n_vocab);
 }
 
+/* Width of the MLP of layer i: GGUF may list one for each layer. */
+static int32_t read_ffn(model_reader *r, int32_t i) {
+    char key[KEY_BYTES];
+    int32_t ffn = 0;
+    if (r->folder || !key_of(r, NULL, "feed_forward_length", key, sizeof key) ||
+        load_array_length(r->file, key) < 0)
+        return read_int(r, "intermediate_size", "feed_forward_length", 1, MAX_SIZE, 0);
+    if (load_array_length(r->file, key) != r->c->n_layer)
+        read_fail(r, "%s has %d entries, expected block_count %d", key,
+                  load_array_length(r->file, key), r->c->n_layer);
+    else
+        r->status = load_array_int(r->file, key, i, 1, MAX_SIZE, &ffn, r->err);
+    return ffn;
+}
+
 static void read_sizes_with(model_reader *r, void (*read_widths)(model_reader *, model_layer *)) {
     model_config *c = r->c;
     c->n_layer = read_int(r, "num_hidden_layers", "block_count", 1, MAX_LAYER, READ_MUST);
     c->hidden = read_int(r, "hidden_size", "embedding_length", 1, MAX_SIZE, READ_MUST);
-    c->ffn = read_int(r, "intermediate_size", "feed_forward_length", 1, MAX_SIZE, 0);
+    c->ffn = read_ffn(r, 0);
     c->context_length =
         read_int(r, "max_position_embeddings", "context_length", 1, INT32_MAX, READ_MUST);
     model_layer first = {.x_scale = 1.0f, .ffn = c->ffn};
@@ -282,6 +308,7 @@ static void read_sizes_with(model_reader *r, void (*read_widths)(model_reader *,
     r->d->layer = read_take(r, (size_t)c->n_layer, sizeof *r->d->layer);
     for (int32_t i = 0; r->d->layer && i < c->n_layer; i++) {
         r->d->layer[i] = first;
+        r->d->layer[i].ffn = read_ffn(r, i);
         r->d->layer[i].kv_from = i;
     }
 }
@@ -331,8 +358,9 @@ static void mark_used(model_reader *r, const load_tensor *t) {
         r->used[load_tensor_index(r->file, t)] = true;
 }
 
-const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, int64_t n_row,
-                               bool vector) {
+/* The tensor of this name if it has n_row rows of n_in values, whatever their type. */
+static const load_tensor *find_tensor(model_reader *r, const char *name, int64_t n_in,
+                                      int64_t n_row) {
     if (r->status != WEFT_OK)
         return NULL;
     const load_tensor *t = load_find_tensor(r->file, name);
@@ -352,6 +380,14 @@ const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, 
                                  name, have, expected, r->folder ? "config.json" : "the metadata");
         return NULL;
     }
+    return t;
+}
+
+const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, int64_t n_row,
+                               bool vector) {
+    const load_tensor *t = find_tensor(r, name, n_in, n_row);
+    if (t == NULL)
+        return NULL;
     const dtype_info *type = dtype_find(t->ggml_type);
     if (type == NULL)
         r->status = error_set_at(r->err, WEFT_ERR_FILE, t->offset,
@@ -365,6 +401,30 @@ const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, 
         return NULL;
     mark_used(r, t);
     return t;
+}
+
+/* Bytes that belong to MXFP4 blocks. */
+static const load_tensor *read_bytes(model_reader *r, const char *name, const char *suffix,
+                                     int64_t n_in, int64_t n_row) {
+    char whole[KEY_BYTES];
+    snprintf(whole, sizeof whole, "%s%s", name, suffix);
+    const load_tensor *t = find_tensor(r, whole, n_in, n_row);
+    if (t != NULL && strcmp(t->type_name, "U8") != 0)
+        r->status = error_set_at(r->err, WEFT_ERR_FILE, t->offset,
+                                 "tensor %s has type %s, expected U8 for a part of MXFP4 blocks",
+                                 whole, t->type_name);
+    mark_used(r, t);
+    return r->status == WEFT_OK ? t : NULL;
+}
+
+model_matrix read_mxfp4(model_reader *r, const char *name, int64_t n_in, int64_t n_row) {
+    enum { BLOCK = 32, CODE_BYTES = 16 };
+    if (n_in % BLOCK != 0)
+        read_fail(r, "%s_blocks: rows of %" PRId64 " values, expected a multiple of %d", name, n_in,
+                  BLOCK);
+    int64_t n_block = n_in / BLOCK;
+    return (model_matrix){.t = read_bytes(r, name, "_blocks", CODE_BYTES, n_block * n_row),
+                          .exponents = read_bytes(r, name, "_scales", n_block, n_row)};
 }
 
 void read_leave(model_reader *r, int32_t layer, const char *folder, const char *gguf) {

@@ -55,6 +55,10 @@ static double turning_pair(const rope_keys *k, double turns, double length) {
     return k->dim * exact_log(length / (turns * 2 * PI)) / (2 * exact_log(k->base));
 }
 
+static double clamp(double x, double lo, double hi) {
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
 /* YaRN: pairs beyond `high` are slowed by `factor`, pairs below `low` stay. */
 static void scale_yarn(rope_keys *k, double *freq, model_rope *rope) {
     if (!(k->base > 1.001)) {
@@ -68,12 +72,13 @@ static void scale_yarn(rope_keys *k, double *freq, model_rope *rope) {
     snprintf(path, sizeof path, "%struncate", k->prefix);
     bool truncate = read_flag(k->r, path, NULL, rope->truncate);
     double low = turning_pair(k, fast, length), high = turning_pair(k, slow, length);
-    if (truncate) {
-        low = (double)(int32_t)low - (low < (double)(int32_t)low);
+    enum { FAR = 1 << 30 };
+    low = clamp(low, 0, FAR);
+    high = clamp(high, -FAR, k->dim - 1);
+    if (truncate) { /* the limits are whole: clamped before or after is the same */
+        low = (double)(int32_t)low;
         high = (double)(int32_t)high + (high > (double)(int32_t)high);
     }
-    low = low > 0 ? low : 0;
-    high = high < k->dim - 1 ? high : k->dim - 1;
     high = high == low ? high + 0.001 : high;
     for (int32_t i = 0; i < k->dim / 2; i++) {
         double slowed = (i - low) / (high - low);
@@ -158,6 +163,11 @@ static void divide_by_tensor(rope_keys *k, double *freq) {
 
 static void stretch(rope_keys *k, double *freq, model_rope *rope) {
     k->factor = member(k, "factor", "rope.scaling.factor", 1e-3, 1e6, 1);
+    double part = member(k, "partial_rotary_factor", NULL, 0, 1, 1);
+    if (part != 1 && !type_is(k, "proportional"))
+        read_fail(k->r, "%spartial_rotary_factor is %g: expected 1 with this rope_type", k->prefix,
+                  part);
+    type_is(k, ""); /* files may have both rope_type and the older type: both are read */
     if (type_is(k, "llama3"))
         scale_llama3(k, freq);
     else if (type_is(k, "yarn"))
@@ -167,7 +177,6 @@ static void stretch(rope_keys *k, double *freq, model_rope *rope) {
             freq[i] /= k->factor;
     else if (type_is(k, "proportional")) {
         /* only the first part of the head's pairs turns */
-        double part = member(k, "partial_rotary_factor", NULL, 0, 1, 1);
         for (int32_t i = 0; i < k->dim / 2; i++)
             freq[i] = i < (int32_t)(part * k->dim / 2) ? freq[i] / k->factor : 0;
     } else if (!type_is_absent(k) && !type_is(k, "default") && !type_is(k, "none"))

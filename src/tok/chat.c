@@ -240,9 +240,9 @@ static bool find_system(const char *canonical, const char **text, size_t *bytes)
     static const char head[] = START "system\n";
     for (const char *p = canonical; (p = strstr(p, head)) != NULL;) {
         p += strlen(head);
-        const char *stop = strpbrk(p, EXPR_OPEN BLOCK_OPEN);
-        const char *end = strstr(p, END);
-        if (end != NULL && (stop == NULL || end < stop)) {
+        size_t literal = strcspn(p, EXPR_OPEN BLOCK_OPEN);
+        const char *end = memmem(p, literal, END, strlen(END));
+        if (end != NULL) {
             bool guarded = strstr(canonical, "messages[0].role!='system'") != NULL ||
                            strstr(canonical, "messages[0].role=='system'") != NULL;
             if (!guarded || *text != NULL) {

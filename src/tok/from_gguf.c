@@ -2,6 +2,8 @@
  * the steps of the tokenizer.json that models with this name were trained with. */
 #include "tok/tok_impl.h"
 
+#include "base/log.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -234,18 +236,32 @@ static weft_status open_bpe(tok *t, const load_vocab *vocab, bpe_config *config,
     return bpe_open(config, &t->bpe, err);
 }
 
-/* BOS where the file does not say; tok_create puts one that it asks for. */
-static weft_status set_lead(tok *t, const load_vocab *vocab, bool usual, weft_error *err) {
-    if (!usual || !vocab->add_bos_unsaid || vocab->bos < 0) {
-        return WEFT_OK;
-    }
+static weft_status lead_with(tok *t, int32_t bos, weft_error *err) {
     t->lead = load_arena_take(&t->arena, 1, sizeof *t->lead);
     if (t->lead == NULL) {
         return no_memory(err);
     }
-    t->lead[0] = vocab->bos;
+    t->lead[0] = bos;
     t->n_lead = 1;
     return WEFT_OK;
+}
+
+/* BOS where the file does not say; tok_create puts one that it asks for. */
+static weft_status set_lead(tok *t, const load_vocab *vocab, bool usual, weft_error *err) {
+    bool lead = usual && vocab->add_bos_unsaid && vocab->bos >= 0;
+    return lead ? lead_with(t, vocab->bos, err) : WEFT_OK;
+}
+
+/* The first converters wrote "no" for Gemma 4, which does not work without. */
+static weft_status lead_gemma4(tok *t, const load_vocab *vocab, weft_error *err) {
+    if (vocab->bos < 0 || vocab->add_bos) {
+        return WEFT_OK;
+    }
+    if (!vocab->add_bos_unsaid) {
+        log_warn(
+            "tokenizer.ggml.add_bos_token is false: not followed, Gemma 4 needs its bos token");
+    }
+    return lead_with(t, vocab->bos, err);
 }
 
 /* ---- model gpt2: the byte alphabet ---- */
@@ -379,7 +395,7 @@ static weft_status from_blocks(tok *t, const load_vocab *vocab, bool scores, wef
     if (status != WEFT_OK || (status = decode_blocks(t, err)) != WEFT_OK ||
         (status = open_bpe(t, vocab, &config, err)) != WEFT_OK ||
         (status = add_blocks(t, prefix, err)) != WEFT_OK ||
-        (status = set_lead(t, vocab, true, err)) != WEFT_OK) {
+        (status = scores ? set_lead(t, vocab, true, err) : lead_gemma4(t, vocab, err)) != WEFT_OK) {
         return status;
     }
     if (prefix) {

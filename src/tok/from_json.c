@@ -36,6 +36,15 @@ static weft_status measure(tokjson_reader *r, json_t *vocab, json_t *added, size
         last = json_integer_value(id) > last ? json_integer_value(id) : last;
         *bytes += json_string_length(json_object_get(value, "content"));
     }
+    /* tables are as large as the last id says, so ids may not be far apart */
+    json_int_t most = 4 * (json_int_t)(json_object_size(vocab) + json_array_size(added)) + 65536;
+    if (last >= most) {
+        return error_set(
+            r->err, WEFT_ERR_FILE,
+            "tokenizer.json: the id %" JSON_INTEGER_FORMAT
+            " is far beyond the number of tokens; expected at most %" JSON_INTEGER_FORMAT,
+            last, most - 1);
+    }
     r->t->n_token = (int32_t)last + 1;
     return WEFT_OK;
 }
@@ -285,6 +294,12 @@ static weft_status read_model(tokjson_reader *r) {
 
 /* ids in front of, or behind, those that are there already */
 static weft_status grow(tokjson_reader *r, int32_t **list, int32_t *n, int32_t id, bool front) {
+    enum { MOST = 64 };
+    if (*n == MOST) {
+        return error_set(r->err, WEFT_ERR_FILE,
+                         "tokenizer.json: post_processor puts more than %d ids on a side of a text",
+                         MOST);
+    }
     int32_t *grown = load_arena_take(&r->t->arena, (size_t)*n + 1, sizeof *grown);
     if (id >= r->t->n_token) {
         return error_set(r->err, WEFT_ERR_FILE,
@@ -303,6 +318,8 @@ static weft_status grow(tokjson_reader *r, int32_t **list, int32_t *n, int32_t i
     (*n)++;
     return WEFT_OK;
 }
+
+enum { MOST_TEMPLATE_IDS = 128 };
 
 static weft_status read_template_token(tokjson_reader *r, json_t *step, const tokjson_path *at,
                                        const json_t *part, id_list *out) {
@@ -327,6 +344,11 @@ static weft_status read_template_token(tokjson_reader *r, json_t *step, const to
             tokjson_path p =
                 tokjson_path_of(at, ".special_tokens \"%s\"", string_show(name, shown));
             return tokjson_bad_id(&p, id, r->err);
+        }
+        if (out->n == MOST_TEMPLATE_IDS) {
+            return error_set(r->err, WEFT_ERR_FILE,
+                             "tokenizer.json: %s puts more than %d ids around a text", at->text,
+                             MOST_TEMPLATE_IDS);
         }
         if (!id_list_push(out, (int32_t)json_integer_value(id))) {
             return tokjson_no_memory(r->err);

@@ -216,7 +216,8 @@ static weft_status apply_step(const norm_step *step, regex_run *run, text_buf *o
         }
         break;
     case NORM_REPLACE:
-        status = regex_replace(step->pattern, run, *text, step->content, out, err);
+        status =
+            regex_replace(step->pattern, run, *text, step->content, TOK_MOST_TEXT_BYTES, out, err);
         break;
     case NORM_STRIP:
         *text = strip(*text, step->left, step->right);

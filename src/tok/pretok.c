@@ -134,7 +134,8 @@ static weft_status cut_all(const pretok_step *step, regex_run *run, pretok_piece
 static weft_status write_piece(const pretok_step *step, regex_run *run, load_string piece,
                                bool first, text_buf *to, weft_error *err) {
     if (step->kind == PRETOK_REPLACE) {
-        return regex_replace(step->pattern, run, piece, step->content, to, err);
+        return regex_replace(step->pattern, run, piece, step->content, TOK_MOST_TEXT_BYTES, to,
+                             err);
     }
     if (step->kind == PRETOK_BYTES) {
         if (!text_buf_reserve(to, 2 * piece.bytes)) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 /* No pattern needs to look at a character more than a few times, so a match that does is cut. */
+enum { MOST_PATTERN_BYTES = 64 << 10 };
 enum { LEAST_MATCH_LIMIT = 1000000, LIMIT_PER_BYTE = 16, HEAP_LIMIT_KIB = 64 << 10 };
 
 struct regex {
@@ -59,7 +60,10 @@ weft_status regex_open(load_string pattern, const char *at, regex **out, weft_er
     if (r == NULL) {
         return no_memory(err);
     }
-    if (memchr(pattern.data, '\0', pattern.bytes) != NULL) {
+    if (pattern.bytes > MOST_PATTERN_BYTES) {
+        status = error_set(err, WEFT_ERR_FILE, "%s: a pattern of %zu bytes, expected at most %d",
+                           at, pattern.bytes, MOST_PATTERN_BYTES);
+    } else if (memchr(pattern.data, '\0', pattern.bytes) != NULL) {
         status = error_set(err, WEFT_ERR_FILE, "%s: the pattern \"%s\" holds a NUL", at,
                            string_show(pattern, part));
     } else if (!onig_translate(pattern, &text, &wrong)) {
@@ -182,7 +186,7 @@ weft_status regex_next(regex_scan *s, bool *found, size_t *start, size_t *end, w
 }
 
 weft_status regex_replace(const regex *r, regex_run *run, load_string text, load_string content,
-                          text_buf *out, weft_error *err) {
+                          size_t most, text_buf *out, weft_error *err) {
     regex_scan scan = {.regex = r, .run = run, .text = text.data, .bytes = text.bytes};
     size_t at = 0, start, end;
     bool found, ok = true;
@@ -191,9 +195,16 @@ weft_status regex_replace(const regex *r, regex_run *run, load_string text, load
         ok = text_buf_add(out, text.data + at, start - at) &&
              text_buf_add(out, content.data, content.bytes);
         at = end;
+        if (out->n > most) {
+            break;
+        }
     }
     if (status != WEFT_OK) {
         return status;
+    }
+    if (out->n > most || text.bytes - at > most - out->n) {
+        return error_set(err, WEFT_ERR_TOO_LONG,
+                         "a replacement of the tokeniser makes more than %zu bytes", most);
     }
     return ok && text_buf_add(out, text.data + at, text.bytes - at) ? WEFT_OK : no_memory(err);
 }

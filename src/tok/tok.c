@@ -5,28 +5,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parts of a piece are counted in int32, and a stray gigabyte is a mistake anyway. */
-#define MOST_TEXT_BYTES ((size_t)1 << 30)
+enum { MOST_ADDED_BYTES = 4096, MOST_NORMAL_BYTES = 16 * MOST_ADDED_BYTES };
 
-/* Control tokens that templates end a turn with; the model may emit one that is none of the ends
- * that the file names. */
-static const char *const end_names[] = {
-    "<|im_end|>",      "<|eot_id|>", "<|end|>",       "<|endoftext|>",
-    "<|end_of_text|>", "</s>",       "<end_of_turn>", "<turn|>",
+/* Tokens that templates end a turn with; the model may emit one that is none of the ends that the
+ * file names. Some files of the first group have them as plain tokens; those of the second stand for
+ * themselves when they are plain, as Gemma's </s> does. */
+static const char *const turn_ends[] = {
+    "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>",
 };
-enum { N_END_NAME = sizeof end_names / sizeof end_names[0] };
+static const char *const control_ends[] = {
+    "<|end|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<|return|>", "<|call|>",
+};
+enum { N_TURN_END = 5, N_CONTROL_END = 6 };
 
 static bool is_control(uint8_t type) {
     return type == LOAD_TOKEN_CONTROL || type == LOAD_TOKEN_UNKNOWN;
 }
 
-static bool has_end_name(load_string text) {
-    for (int i = 0; i < N_END_NAME; i++) {
-        if (string_is(text, end_names[i])) {
+static bool is_one_of(load_string text, const char *const *name, int n) {
+    for (int i = 0; i < n; i++) {
+        if (string_is(text, name[i])) {
             return true;
         }
     }
     return false;
+}
+
+static int32_t find_text(const tok *t, load_string text) {
+    for (int32_t id = 0; text.data != NULL && id < t->n_token; id++) {
+        if (t->text[id].bytes == text.bytes && t->text[id].data != NULL &&
+            memcmp(t->text[id].data, text.data, text.bytes) == 0) {
+            return id;
+        }
+    }
+    return -1;
+}
+
+static int32_t find_name(const tok *t, const char *name) {
+    return find_text(t, (load_string){name, strlen(name)});
 }
 
 /* ---- building ---- */
@@ -104,6 +120,14 @@ static weft_status fill_set(tok *t, bool normalized, bool special, added_set *ou
         }
         load_string text = a->text;
         weft_status status = normalized ? added_text(t, a, &text, err) : WEFT_OK;
+        if (status == WEFT_OK &&
+            (a->text.bytes > MOST_ADDED_BYTES || text.bytes > MOST_NORMAL_BYTES)) {
+            status =
+                error_set(err, WEFT_ERR_FILE,
+                          "added token %d has %zu bytes (%zu normalised): at most %d (%d) are "
+                          "possible",
+                          a->id, a->text.bytes, text.bytes, MOST_ADDED_BYTES, MOST_NORMAL_BYTES);
+        }
         if (status != WEFT_OK) {
             free(entry);
             return status;
@@ -138,16 +162,31 @@ static weft_status mark_ends(tok *t, const load_vocab *vocab, weft_error *err) {
         return error_set(err, WEFT_ERR_FILE, "bos token %d: the vocabulary has %d tokens",
                          vocab->bos, t->n_token);
     }
-    t->bos = vocab->bos >= 0 ? vocab->bos : -1;
+    int32_t named = find_text(t, vocab->bos_text);
+    t->bos = named >= 0 ? named : vocab->bos >= 0 ? vocab->bos : -1;
     t->eos = vocab->n_eos > 0 ? vocab->eos_ids[0] : -1;
     for (int32_t id = 0; id < t->n_token; id++) {
-        t->end[id] = t->end[id] || (is_control(t->type[id]) && has_end_name(t->text[id]));
+        bool plain = t->type[id] == LOAD_TOKEN_NORMAL || t->type[id] == LOAD_TOKEN_USER;
+        bool control = is_control(t->type[id]);
+        if ((control && is_one_of(t->text[id], control_ends, N_CONTROL_END)) ||
+            ((control || plain) && is_one_of(t->text[id], turn_ends, N_TURN_END))) {
+            t->end[id] = true;
+        }
+    }
+    /* GPT-OSS: <|end|> ends a part of an answer, behind which the next one begins */
+    int32_t part = find_name(t, "<|end|>");
+    if (part >= 0 && find_name(t, "<|return|>") >= 0 && find_name(t, "<|call|>") >= 0) {
+        t->end[part] = false;
     }
     return WEFT_OK;
 }
 
 /* BOS in front, unless the file's own rule puts it there. */
 static weft_status lead_with_bos(tok *t, const load_vocab *vocab, weft_error *err) {
+    if (vocab->drop_bos && t->n_lead > 0 && t->lead[0] == t->bos) {
+        t->lead++;
+        t->n_lead--;
+    }
     if (!vocab->add_bos || (t->n_lead > 0 && t->lead[0] == t->bos)) {
         return WEFT_OK;
     }
@@ -278,9 +317,9 @@ weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool specia
     if (!tok_has_text(t)) {
         return error_set(err, WEFT_ERR_USAGE, "the model has no tokenizer.json: prompts are ids");
     }
-    if (bytes > MOST_TEXT_BYTES) {
+    if (bytes > TOK_MOST_TEXT_BYTES) {
         return error_set(err, WEFT_ERR_TOO_LONG, "the text has %zu bytes; at most %zu", bytes,
-                         MOST_TEXT_BYTES);
+                         TOK_MOST_TEXT_BYTES);
     }
     size_t valid = utf8_valid_bytes(text, bytes);
     if (valid != bytes) {

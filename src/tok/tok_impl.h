@@ -57,6 +57,9 @@ load_string string_copy(load_arena *arena, load_string text);
  * syntax, NUL-terminated. *wrong names what has no such form; NULL: no memory. */
 bool onig_translate(load_string pattern, text_buf *out, const char **wrong);
 
+/* Parts of a piece are counted in int32, and a stray gigabyte is a mistake anyway. */
+#define TOK_MOST_TEXT_BYTES ((size_t)1 << 30)
+
 /* ---- regex.c ---- */
 typedef struct regex regex;
 /* Working memory of a thread's matches. */
@@ -79,9 +82,10 @@ typedef struct regex_scan {
 } regex_scan;
 /* *found false: no more. */
 weft_status regex_next(regex_scan *s, bool *found, size_t *start, size_t *end, weft_error *err);
-/* Appends the text with `content` for every match. */
+/* Appends the text with `content` for every match. WEFT_ERR_TOO_LONG: `out` would have more than
+ * `most` bytes. */
 weft_status regex_replace(const regex *r, regex_run *run, load_string text, load_string content,
-                          text_buf *out, weft_error *err);
+                          size_t most, text_buf *out, weft_error *err);
 
 /* ---- norm.c ---- */
 typedef enum norm_kind {

@@ -57,8 +57,15 @@ typedef struct replace_step {
 
 static weft_status replace_piece(tokjson_reader *r, load_string piece, const void *step,
                                  text_buf *out) {
+    enum { MOST_PIECES_BYTES = 64 << 20 }; /* of all tokens; real vocabularies have 4 MB */
     const replace_step *s = step;
-    return regex_replace(s->pattern, s->run, piece, s->content, out, r->err);
+    weft_status status =
+        regex_replace(s->pattern, s->run, piece, s->content, MOST_PIECES_BYTES, out, r->err);
+    return status != WEFT_ERR_TOO_LONG
+               ? status
+               : error_set(r->err, WEFT_ERR_FILE,
+                           "tokenizer.json: decoder makes more than %d bytes of the vocabulary",
+                           MOST_PIECES_BYTES);
 }
 
 static weft_status alphabet_piece(tokjson_reader *r, load_string piece, const void *step,

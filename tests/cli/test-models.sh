@@ -38,6 +38,18 @@ full() { # NAME BOUND
     within "$2" "$1.gguf"
     # the twin brings these divisors of RoPE's frequencies rounded to 24 bits
     [ "$1" = llama3_rope ] || want_equal "$out" "$whole" "$1.gguf against the folder"
+    if [ -d "$WEFT_TWINS/$1_wrapped" ]; then
+        golden "$WEFT_TWINS/$1_wrapped" "$1" "$2"
+        want_equal "$out" "$whole" "$1 beside a model for pictures"
+    fi
+}
+
+wide() { # NAME BOUND: the same values in MLPs twice as wide, half of them zero
+    golden "$WEFT_TWINS/$1_wide" "$1" "$2"
+    within "$2" "$1_wide"
+    local folder=$out
+    golden "$WEFT_TWINS/$1_wide.gguf" "$1" "$2" --pcp 2 --dcp 2
+    want_equal "$out" "$folder" "$1_wide.gguf against the folder"
 }
 
 if [ "$WEFT_TEST_SCALE" = small ]; then
@@ -49,5 +61,12 @@ else
     for entry in $bounds; do
         full "${entry%=*}" "${entry#*=}"
     done
+    wide gemma4_kvshare 1e-3
+    # other weights than the reference's: only that folder and GGUF file give the same numbers
+    golden "$WEFT_TWINS/gpt_oss_mxfp4" gpt_oss 100
+    folder=$out
+    golden "$WEFT_TWINS/gpt_oss_mxfp4.gguf" gpt_oss 100 --pcp 2 --dcp 2
+    want_equal "$out" "$folder" "gpt_oss_mxfp4.gguf against the folder"
+    echo "gpt_oss_mxfp4: $out"
 fi
 finish

@@ -36,6 +36,12 @@ for name in deepseek_v2_lite deepseek_v3 gpt_oss mixtral qwen3_moe; do
     whole $name
 done
 
+# Experts in MXFP4 from a folder.
+models=$WEFT_TWINS
+check gpt_oss_mxfp4
+whole gpt_oss_mxfp4
+models=$WEFT_GOLDEN/models
+
 # Where experts are split gpt_oss has no tp above 1: the reference must be legal, and a model needs experts.
 weft check -m "$models/gpt_oss" --expert-parallel --topologies tp2pcp1dcp1,tp1pcp1dcp1
 want_rc 2 "a reference that only whole experts allow"

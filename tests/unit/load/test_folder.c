@@ -271,7 +271,7 @@ static void test_bad_specials(void **state) {
     (void)state;
     static const char g[] = "generation_config.json";
     refuses_file(g, "{\"eos_token_id\": \"</s>\"}", "eos_token_id is </s>", NULL);
-    refuses_file(g, "{\"eos_token_id\": -1}", "eos_token_id is -1", "0 to 2147483647");
+    refuses_file(g, "{\"eos_token_id\": -1}", "eos_token_id is -1", "0 to 16777215");
     refuses_file(g, "{\"eos_token_id\": 2147483648}", "eos_token_id is 2147483648", NULL);
     refuses_file(g, "{\"eos_token_id\": 2.5}", "eos_token_id is 2.5", NULL);
     refuses_file(g, "{\"eos_token_id\": [1, null]}", "eos_token_id is null", NULL);
@@ -316,6 +316,44 @@ static void test_template(void **state) {
     refuses_file(c, "{\"chat_template\": [{\"name\": \"default\"}]}", "chat_template is no", NULL);
     refuses_file("chat_template.jinja", "\xFF", "not UTF-8", NULL);
     refuses_file("chat_template.jinja", "", "empty", NULL);
+}
+
+/* How a text begins, and a number that no integer holds ("no limit"). */
+static void test_tokenizer_config(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *bos;
+        bool add, drop;
+    } cases[] = {
+        {"{\"model_max_length\": 1000000000000000019884624838656, \"add_bos_token\": true, "
+         "\"bos_token\": \"<s>\"}",
+         "<s>", true, false},
+        {"{\"add_bos_token\": true, \"bos_token\": {\"__type\": \"AddedToken\", \"content\": "
+         "\"<|b|>\"}, \"tokenizer_class\": \"LlamaTokenizerFast\"}",
+         "<|b|>", true, false},
+        {"{\"add_bos_token\": false, \"tokenizer_class\": \"LlamaTokenizerFast\"}", NULL, false,
+         true},
+        {"{\"add_bos_token\": false, \"tokenizer_class\": \"Qwen2Tokenizer\", \"bos_token\": null}",
+         NULL, false, false},
+        {"{}", NULL, false, false},
+    };
+    log_set_level(LOG_QUIET); /* no eos_token_id: warned of */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        folder f = sound();
+        folder_text(&f, "tokenizer.json", "{\"version\": \"1.0\"}");
+        folder_text(&f, "tokenizer_config.json", cases[i].text);
+        load_model *m = folder_open(&f);
+        const load_vocab *v = load_get_vocab(m);
+        assert_int_equal(v->add_bos, cases[i].add);
+        assert_int_equal(v->drop_bos, cases[i].drop);
+        assert_int_equal(v->bos_text.data != NULL, cases[i].bos != NULL);
+        if (cases[i].bos != NULL) {
+            assert_string_equal(v->bos_text.data, cases[i].bos);
+        }
+        load_close(m);
+        folder_end(&f);
+    }
+    log_set_level(LOG_WARN);
 }
 
 static void test_tokenizer(void **state) {
@@ -448,14 +486,15 @@ static void test_golden_tensor(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sound),       cmocka_unit_test(test_names),
-        cmocka_unit_test(test_sharded),     cmocka_unit_test(test_missing_files),
-        cmocka_unit_test(test_weights),     cmocka_unit_test(test_other_types),
-        cmocka_unit_test(test_index),       cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_specials),    cmocka_unit_test(test_bad_specials),
-        cmocka_unit_test(test_template),    cmocka_unit_test(test_tokenizer),
-        cmocka_unit_test(test_vocab_alone), cmocka_unit_test(test_forget),
-        cmocka_unit_test(test_golden),      cmocka_unit_test(test_golden_tensor),
+        cmocka_unit_test(test_sound),         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_sharded),       cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_weights),       cmocka_unit_test(test_other_types),
+        cmocka_unit_test(test_index),         cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_specials),      cmocka_unit_test(test_bad_specials),
+        cmocka_unit_test(test_template),      cmocka_unit_test(test_tokenizer_config),
+        cmocka_unit_test(test_tokenizer),     cmocka_unit_test(test_vocab_alone),
+        cmocka_unit_test(test_forget),        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_golden_tensor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

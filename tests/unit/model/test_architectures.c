@@ -101,29 +101,90 @@ static void same_ropes(const model_config *a, const model_config *b) {
     }
 }
 
+static void same_models(const char *model, const model_desc *a, const model_desc *b) {
+    const model_config *ca = &a->config, *cb = &b->config;
+    assert_int_equal(ca->n_layer, cb->n_layer);
+    assert_int_equal(ca->n_vocab, cb->n_vocab);
+    assert_int_equal(ca->context_length, cb->context_length);
+    assert_true(ca->rms_eps == cb->rms_eps);
+    assert_true(ca->embed_scale == cb->embed_scale);
+    assert_int_equal(ca->tied_output, cb->tied_output);
+    assert_memory_equal(&ca->moe, &cb->moe, sizeof ca->moe);
+    assert_memory_equal(&ca->mla, &cb->mla, sizeof ca->mla);
+    assert_int_equal(ca->ple, cb->ple);
+    same_ropes(ca, cb);
+    for (int32_t i = 0; i < ca->n_layer; i++)
+        same_layer(model, i, &a->layer[i], &b->layer[i]);
+    same_matrix("embedding", &a->embed, &b->embed);
+    same_matrix("head", &a->head, &b->head);
+    same_matrix("last norm", &a->output_norm, &b->output_norm);
+    same_matrix("layer inputs", &a->ple_embed, &b->ple_embed);
+}
+
 static void twins_say_the_same(void **state) {
     (void)state;
     for (int32_t m = 0; m < N_MODEL; m++) {
         opened a = open_folder(models[m], NULL, NULL), b = open_twin(models[m], &(edit){0});
-        const model_config *ca = &a.d->config, *cb = &b.d->config;
-        assert_int_equal(ca->n_layer, cb->n_layer);
-        assert_int_equal(ca->n_vocab, cb->n_vocab);
-        assert_int_equal(ca->context_length, cb->context_length);
-        assert_true(ca->rms_eps == cb->rms_eps);
-        assert_true(ca->embed_scale == cb->embed_scale);
-        assert_int_equal(ca->tied_output, cb->tied_output);
-        assert_memory_equal(&ca->moe, &cb->moe, sizeof ca->moe);
-        assert_memory_equal(&ca->mla, &cb->mla, sizeof ca->mla);
-        assert_int_equal(ca->ple, cb->ple);
-        same_ropes(ca, cb);
-        for (int32_t i = 0; i < ca->n_layer; i++)
-            same_layer(models[m], i, &a.d->layer[i], &b.d->layer[i]);
-        same_matrix("embedding", &a.d->embed, &b.d->embed);
-        same_matrix("head", &a.d->head, &b.d->head);
-        same_matrix("last norm", &a.d->output_norm, &b.d->output_norm);
+        same_models(models[m], a.d, b.d);
         end(&a);
         end(&b);
     }
+}
+
+/* Of the forms that tests/tools/make-folders makes. */
+static opened open_made(const char *name) {
+    char path[400];
+    opened o = {0};
+    weft_error err = {.text = ""};
+    snprintf(path, sizeof path, WEFT_TWINS "/%s", name);
+    if (load_open(path, &o.file, &err) != WEFT_OK || model_desc_open(o.file, &o.d, &err) != WEFT_OK)
+        fail_msg("%s: %s", path, err.text);
+    return o;
+}
+
+/* A language model beside one for pictures is what it is alone. */
+static void wrapped_folders(void **state) {
+    (void)state;
+    static const char *const names[] = {"gemma3", "gemma4_kvshare"};
+    for (int32_t k = 0; k < 2; k++) {
+        char made[80];
+        snprintf(made, sizeof made, "%s_wrapped", names[k]);
+        opened a = open_folder(names[k], NULL, NULL), b = open_made(made);
+        same_models(names[k], a.d, b.d);
+        assert_int_equal(load_get_vocab(b.file)->bos, 1);
+        end(&a);
+        end(&b);
+    }
+}
+
+/* Published Gemma 3 files leave out what their class has. */
+static void members_left_out(void **state) {
+    (void)state;
+    opened o = open_folder("gemma3", "\"query_pre_attn_scalar\": 32,", "");
+    assert_true(o.d->layer[0].scale == 1.0f / 16);
+    end(&o);
+    o = open_folder("gemma3", "\"rms_norm_eps\": 1e-06,", "");
+    assert_true(o.d->config.rms_eps == 1e-6f);
+    end(&o);
+}
+
+/* A folder with MXFP4 experts holds what its floats, worked out by tests/tools/make-folders, and
+ * its twin's blocks hold. */
+static void mxfp4_of_folders(void **state) {
+    (void)state;
+    opened o[] = {open_made("gpt_oss_mxfp4"), open_made("gpt_oss_mxfp4_float"),
+                  open_made("gpt_oss_mxfp4.gguf")};
+    const model_matrix *m = o[0].d->layer[1].m;
+    assert_int_equal(model_matrix_type(&m[MODEL_EXPERT_UP]), DTYPE_MXFP4);
+    assert_int_equal(model_matrix_type(&m[MODEL_EXPERT_DOWN]), DTYPE_MXFP4);
+    assert_string_equal(model_desc_use(o[0].d, m[MODEL_EXPERT_UP].exponents), "packed");
+    assert_int_equal(model_matrix_type(&o[1].d->layer[1].m[MODEL_EXPERT_UP]), DTYPE_BF16);
+    for (int32_t i = 0; i < o[0].d->config.n_layer; i++) {
+        same_layer("coded and float", i, &o[0].d->layer[i], &o[1].d->layer[i]);
+        same_layer("coded and twin", i, &o[0].d->layer[i], &o[2].d->layer[i]);
+    }
+    for (int32_t k = 0; k < 3; k++)
+        end(&o[k]);
 }
 
 /* ---- RoPE ---- */
@@ -308,11 +369,12 @@ int main(void) {
         return 77;
     free(twin);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(twins_say_the_same), cmocka_unit_test(tables_of_llama3),
-        cmocka_unit_test(tables_of_linear),   cmocka_unit_test(tables_of_yarn),
-        cmocka_unit_test(yarn_scales),        cmocka_unit_test(layers_with_windows),
-        cmocka_unit_test(windows_of_gguf),    cmocka_unit_test(shared_caches),
-        cmocka_unit_test(latent_sizes),
+        cmocka_unit_test(twins_say_the_same),  cmocka_unit_test(mxfp4_of_folders),
+        cmocka_unit_test(wrapped_folders),     cmocka_unit_test(members_left_out),
+        cmocka_unit_test(tables_of_llama3),    cmocka_unit_test(tables_of_linear),
+        cmocka_unit_test(tables_of_yarn),      cmocka_unit_test(yarn_scales),
+        cmocka_unit_test(layers_with_windows), cmocka_unit_test(windows_of_gguf),
+        cmocka_unit_test(shared_caches),       cmocka_unit_test(latent_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -523,6 +523,17 @@ static void test_ends(void **state) { /* C13 */
     assert_true(tok_is_end(t, eos) && tok_is_end(t, eot) && tok_is_end(t, turn));
     assert_false(tok_is_end(t, start) || tok_is_end(t, plain) || tok_is_end(t, 'a'));
     tok_destroy(t);
+    v->type[turn] = LOAD_TOKEN_NORMAL; /* as some files have it */
+    int32_t part = toy_add(v, "<|end|>", LOAD_TOKEN_CONTROL);
+    t = create(v);
+    assert_true(tok_is_end(t, turn) && tok_is_end(t, part));
+    tok_destroy(t);
+    /* GPT-OSS: the end of a part, such as what was thought, is not the answer's */
+    int32_t done = toy_add(v, "<|return|>", LOAD_TOKEN_CONTROL);
+    int32_t call = toy_add(v, "<|call|>", LOAD_TOKEN_CONTROL);
+    t = create(v);
+    assert_true(tok_is_end(t, done) && tok_is_end(t, call) && !tok_is_end(t, part));
+    tok_destroy(t);
     free(v);
 }
 
@@ -572,6 +583,15 @@ static void test_bos(void **state) { /* C08 */
     t = create(v);
     CHECK_PROMPT(t, "a", bos, 'a');
     tok_destroy(t);
+    v->vocab.bos_text = (load_string){"a", 1}; /* a folder's, which goes before the id */
+    t = create(v);
+    assert_int_equal(tok_bos(t), 'a');
+    tok_destroy(t);
+    v->vocab.bos_text = (load_string){"nowhere", 7};
+    t = create(v);
+    assert_int_equal(tok_bos(t), bos);
+    tok_destroy(t);
+    v->vocab.bos_text = (load_string){0};
     v->vocab.bos = -1;
     v->vocab.add_bos = true;
     check_refused(v, "no bos token");

@@ -277,6 +277,93 @@ static void test_wrong_ids(void **state) {
     tok_destroy(t);
 }
 
+/* tokenizer_config.json's add_bos_token: false takes the rule of tokenizer.json away. */
+static void test_drop_bos(void **state) {
+    (void)state;
+    static const char json[] =
+        "{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{"
+        "\"id\":\"a\","
+        "\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_"
+        "tokens\":{\"a\":"
+        "{\"id\":\"a\",\"ids\":[7],\"tokens\":[\"a\"]}}}," MODEL "," FUSE "}";
+    load_vocab vocab = {.tokenizer_json = {json, sizeof json - 1}, .bos = 7};
+    for (int drop = 0; drop < 2; drop++) {
+        vocab.drop_bos = drop == 1;
+        tok *t = NULL;
+        size_t n;
+        assert_int_equal(tok_create(&vocab, &t, NULL), WEFT_OK);
+        tok_lead(t, &n);
+        assert_int_equal(n, drop == 0);
+        tok_destroy(t);
+    }
+}
+
+/* Small files that ask for a lot of memory or time. */
+static void test_limits(void **state) {
+    (void)state;
+    char *file = malloc(1 << 20);
+    assert_non_null(file);
+    size_t n = (size_t)sprintf(
+        file, "{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":"
+              "[{\"SpecialToken\":{\"id\":\"x\",\"type_id\":0}},{\"Sequence\":"
+              "{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"x\":"
+              "{\"id\":\"x\",\"ids\":[0");
+    for (int i = 0; i < 100000; i++) {
+        n += (size_t)sprintf(file + n, ",0");
+    }
+    sprintf(file + n, "],\"tokens\":[]}}}," MODEL "," FUSE "}");
+    check_refused(file, "more than 128 ids");
+
+    n = (size_t)sprintf(file, "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[");
+    for (int i = 0; i < 10; i++) {
+        n += (size_t)sprintf(file + n, "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+                                       "\"content\":\"aaaaaaaaaaaaaaaa\"},");
+    }
+    sprintf(file + n, "{\"type\":\"Fuse\"}]}," MODEL "}");
+    check_refused(file, "decoder makes more than");
+
+    check_refused("{\"model\":{\"vocab\":{\"a\":0,\"b\":16777215}," MERGES "}," FUSE "}",
+                  "far beyond the number of tokens");
+
+    n = (size_t)sprintf(file, "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a");
+    for (int i = 0; i < 20000; i++) {
+        n += (size_t)sprintf(file + n, "{1}+");
+    }
+    sprintf(file + n, "\"},\"behavior\":\"Isolated\",\"invert\":false}," MODEL "," FUSE "}");
+    check_refused(file, "a pattern of 80001 bytes");
+    free(file);
+}
+
+static void check_added_limit(size_t n_byte, const char *normalizer, const char *must_say) {
+    char *file = malloc(n_byte + 1000);
+    assert_non_null(file);
+    size_t n = (size_t)sprintf(
+        file, "{\"normalizer\":%s,\"added_tokens\":[{\"id\":8,\"content\":\"", normalizer);
+    memset(file + n, 'a', n_byte);
+    sprintf(file + n + n_byte,
+            "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":true,"
+            "\"special\":false}]," MODEL "," FUSE "}");
+    weft_error err = {.text = ""};
+    tok *t = try_create(file, strlen(file), &err);
+    assert_int_equal(t == NULL, must_say != NULL);
+    if (must_say != NULL && strstr(err.text, must_say) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", err.text, must_say);
+    }
+    tok_destroy(t);
+    free(file);
+}
+
+static void test_added_limits(void **state) {
+    (void)state;
+    check_added_limit(4096, "null", NULL);
+    check_added_limit(4097, "null", "added token 8 has 4097 bytes");
+#define TIMES_16                                                                                   \
+    "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaaaaaaaaaa\"}"
+    check_added_limit(2048, "{\"type\":\"Sequence\",\"normalizers\":[" TIMES_16 "]}", NULL);
+    check_added_limit(2048, "{\"type\":\"Sequence\",\"normalizers\":[" TIMES_16 "," TIMES_16 "]}",
+                      "added token 8 has 2048 bytes (524288 normalised)");
+}
+
 /* ---- parts that no golden file has ---- */
 
 static void check_cut(const char *step, const char *text, const char *want) {
@@ -578,23 +665,16 @@ static void test_long(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wrong_json),
-        cmocka_unit_test(test_wrong_model),
-        cmocka_unit_test(test_wrong_added),
-        cmocka_unit_test(test_wrong_steps),
-        cmocka_unit_test(test_wrong_ids),
-        cmocka_unit_test(test_wrong_cuts),
-        cmocka_unit_test(test_wrong_ends),
-        cmocka_unit_test(test_nested_steps),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_normalisers),
-        cmocka_unit_test(test_unknown_characters),
-        cmocka_unit_test(test_patterns),
-        cmocka_unit_test(test_added),
-        cmocka_unit_test(test_pairs_and_lines),
-        cmocka_unit_test(test_decoders),
-        cmocka_unit_test(test_inside),
-        cmocka_unit_test(test_long),
+        cmocka_unit_test(test_wrong_json),      cmocka_unit_test(test_wrong_model),
+        cmocka_unit_test(test_wrong_added),     cmocka_unit_test(test_wrong_steps),
+        cmocka_unit_test(test_wrong_ids),       cmocka_unit_test(test_drop_bos),
+        cmocka_unit_test(test_limits),          cmocka_unit_test(test_added_limits),
+        cmocka_unit_test(test_wrong_cuts),      cmocka_unit_test(test_wrong_ends),
+        cmocka_unit_test(test_nested_steps),    cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_normalisers),     cmocka_unit_test(test_unknown_characters),
+        cmocka_unit_test(test_patterns),        cmocka_unit_test(test_added),
+        cmocka_unit_test(test_pairs_and_lines), cmocka_unit_test(test_decoders),
+        cmocka_unit_test(test_inside),          cmocka_unit_test(test_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
