@@ -92,8 +92,8 @@ typedef struct serve {
     int64_t created;
     uint64_t n_id, id_base;
     uint64_t max_body_bytes;
-    bool draining, failed;
-    double t_open, t_watch;
+    bool draining, failed, was_silent;
+    double t_open;
     weft_error why;          /* failed */
     size_t max_prompt_bytes; /* of a text that may fit max_model_len */
     size_t answer_bytes;     /* of all calls */

@@ -160,22 +160,21 @@ static size_t max_prompt_bytes(weft_model *model, int32_t n_vocab, int32_t max_m
     return SHRINKS_BY * longest * (size_t)max_model_len;
 }
 
-/* A step that hangs: its requests are told, so that their clients can go elsewhere. After a pause of
- * the whole process (a late look) the engine has until the next look. */
+/* A step that hangs: its requests are told, so that their clients can go elsewhere. One look is not
+ * enough: after a pause of the whole process the engine has until the next one. */
 static void watch(void *server) {
     serve *s = server;
     enum { EVERY_S = 5 };
     weft_engine_stats stats;
     weft_engine_get_stats(s->engine, &stats);
-    double now = wait_now_s();
-    bool in_time = now - s->t_watch < 2 * EVERY_S;
-    s->t_watch = now;
-    if (in_time && stats.silent_s > s->p->health_s && s->n_call > 0) {
+    bool silent = stats.silent_s > s->p->health_s;
+    if (silent && s->was_silent && s->n_call > 0) {
         openai_error e;
         log_error("no step for %.0f s: %d requests are given up", stats.silent_s, s->n_call);
         openai_error_set(&e, 503, "server_error", "", "the engine does not get on");
         serve_fail_calls(s, &e);
     }
+    s->was_silent = silent;
     later(s, EVERY_S, watch);
 }
 

@@ -103,6 +103,30 @@ async def unread_stream(s):
         assert 256 << 10 < len(r.body) < 2 << 20, len(r.body)
 
 
+async def large_answers(s):
+    """Log-probabilities of many choices wait until all have ended; there is an end to it."""
+    async with Life(serve("--max-unread", "256K", "--max-num-seqs", "16")) as s:
+        body = LONG | {"max_tokens": 200, "logprobs": 20, "n": 16}
+        r = await refused(s, wire.post(COMPLETION, body), 400)
+        assert "too large" in r.error["message"], r
+        await cases.until(cases.is_idle, 10, s)
+        r = await ask(s, COMPLETION, body | {"n": 2, "max_tokens": 20})
+        assert len(r.body) > 10000, len(r.body)
+
+
+async def paused(s):
+    """A pause of the whole process is not taken for an engine that hangs."""
+    for options in ((), ("--pcp", "2", "--dcp", "2")):
+        async with Life(serve("--health-timeout", "1", *options)) as s:
+            _, events = await begin_stream(s, LONG | {"max_tokens": 600, "logprobs": 20})
+            s.signal(signal.SIGSTOP)
+            await asyncio.sleep(7)
+            s.signal(signal.SIGCONT)
+            text = await text_of(events)
+            assert len(text) > 100, text
+            assert (await wire.ask(s.port, HEALTH)).status == 200
+
+
 async def keys_and_origins(s):
     key = "correct-horse"
     async with Life(serve("--api-key", key, "--api-key", "b", "--cors-origin", "https://a.example")) as s:
@@ -114,6 +138,9 @@ async def keys_and_origins(s):
                                  ("POST", "/tokenize")):
                 r = await refused(s, wire.request(method, path, b"{}", headers), 401)
                 assert "bearer" in r.headers["www-authenticate"].lower() and key.encode() not in r.body
+        # a body that may not come is not waited for
+        await refused(s, wire.request("POST", COMPLETION, b"", [("Content-Length", "1000000")]), 401)
+        await refused(s, wire.request("POST", "/nowhere", b"", [("Content-Length", "1000000")]), 404)
         for given in ("Bearer " + key, "bearer b"):
             r = await wire.ask(s.port, wire.request("GET", "/v1/models", headers=[("Authorization", given)]))
             assert r.status == 200 and r.headers["access-control-allow-origin"] == "https://a.example", r.headers
