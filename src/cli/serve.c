@@ -86,9 +86,8 @@ static const option limit_options[] = {
      .type = OPTION_SIZE,
      AT(serve.max_unread_bytes),
      .metavar = "BYTES",
-     .help = "of a stream that wait for a slow client, or of an answer that waits for its end; "
-             "more, and "
-             "it is broken off"},
+     .help = "of a stream that wait for a slow client, or of an answer that waits for its "
+             "end; more, and it is broken off"},
     {.names = "--read-timeout",
      .type = OPTION_INT,
      AT(serve.read_s),

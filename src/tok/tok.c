@@ -16,7 +16,10 @@ static const char *const turn_ends[] = {
 static const char *const control_ends[] = {
     "<|end|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<|return|>", "<|call|>",
 };
-enum { N_TURN_END = 5, N_CONTROL_END = 6 };
+enum {
+    N_TURN_END = sizeof turn_ends / sizeof turn_ends[0],
+    N_CONTROL_END = sizeof control_ends / sizeof control_ends[0]
+};
 
 static bool is_control(uint8_t type) {
     return type == LOAD_TOKEN_CONTROL || type == LOAD_TOKEN_UNKNOWN;
