@@ -37,7 +37,8 @@ static weft_status dense_only(const kernels *k, weft_error *err) {
     const model_layer *first = &k->desc->layer[0];
     for (int32_t i = 0; i < k->cfg->n_layer; i++) {
         const model_layer *l = &k->desc->layer[i];
-        if (l->latent || l->ffn == 0 || l->head_dim != first->head_dim || l->kv_from != i)
+        if (l->latent || l->ffn == 0 || l->ffn != first->ffn || l->head_dim != first->head_dim ||
+            l->kv_from != i)
             return error_set(err, WEFT_ERR_SETUP,
                              "bench kernels measures models whose layers are all alike, with GQA "
                              "and a dense MLP; layer %d of this %s model is not",

@@ -187,29 +187,16 @@ static weft_status read_template(const vocab_reader *r, const char *shown, const
     return keep_text(r, v, out);
 }
 
-/* Classes of transformers that make their own rule of what stands around a text, of these flags,
- * whatever tokenizer.json says. */
-static bool makes_own_rule(const json_t *root) {
-    static const char *const classes[] = {"Llama", "CodeLlama", "Gemma"};
-    const char *name = json_string_value(json_object_get(root, "tokenizer_class"));
-    for (size_t i = 0; name != NULL && i < sizeof classes / sizeof *classes; i++) {
-        if (strncmp(name, classes[i], strlen(classes[i])) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The token that begins a text: DeepSeek's tokenizer.json does not put it there, and the ids of
- * config.json are those of the model that theirs was made of. */
+/* The token that begins a text: where the flag is there it goes before tokenizer.json (transformers 5).
+ * DeepSeek's tokenizer.json has none, and the ids of config.json are those of the model that theirs
+ * was made of. */
 static weft_status read_lead(const vocab_reader *r, const char *shown, const json_t *root) {
     load_vocab *v = &r->m->vocab;
     const json_t *add = json_object_get(root, "add_bos_token"),
                  *text = json_object_get(root, "bos_token");
     text = json_is_object(text) ? json_object_get(text, "content") : text;
-    v->add_bos = json_is_true(add) && v->tokenizer_json.data != NULL &&
-                 (v->bos >= 0 || json_is_string(text));
-    v->drop_bos = json_is_false(add) && makes_own_rule(root);
+    v->add_bos = json_is_true(add) && v->tokenizer_json.data != NULL && json_is_string(text);
+    v->drop_bos = json_is_false(add);
     if (json_is_true(json_object_get(root, "add_eos_token"))) {
         log_warn("%s: add_eos_token is true; weft puts no token behind a text", shown);
     }

@@ -414,6 +414,28 @@ static void check_layer(model_reader *r, int32_t i) {
                   i, l->head_dim, l->value_dim, l->rope_dim);
 }
 
+/* Leaves are planned per width of a row-parallel matrix, for a few of them. */
+static void check_row_widths(model_reader *r) {
+    static const model_role rows[] = {MODEL_O, MODEL_DOWN, MODEL_EXPERT_DOWN, MODEL_SHARED_DOWN};
+    int32_t width[MODEL_MAX_LEAVES], n = 0;
+    for (int32_t i = 0; i < r->c->n_layer; i++)
+        for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+            int32_t n_in = r->d->layer[i].m[rows[k]].n_in, at = 0;
+            while (at < n && width[at] != n_in)
+                at++;
+            if (n_in == 0 || at < n)
+                continue;
+            if (n == MODEL_MAX_LEAVES) {
+                read_fail(r,
+                          "layer %d has a matrix of %d inputs: expected at most %d different "
+                          "widths of heads and MLPs in a model",
+                          i, n_in, MODEL_MAX_LEAVES);
+                return;
+            }
+            width[n++] = n_in;
+        }
+}
+
 /* ---- opening ---- */
 
 static void for_show(model_desc *d) {
@@ -466,6 +488,7 @@ static void read_all(model_reader *r) {
     check_heads(r);
     for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++)
         check_layer(r, i);
+    check_row_widths(r);
     if (r->status != WEFT_OK)
         return;
     for_show(r->d);
@@ -605,7 +628,7 @@ dtype model_matrix_type(const model_matrix *m) {
     return m->exponents != NULL ? DTYPE_MXFP4 : (dtype)m->t->ggml_type;
 }
 
-enum { MXFP4_BLOCK = 32, MXFP4_CODE_BYTES = 16 };
+enum { MXFP4_BLOCK = MODEL_MXFP4_BLOCK, MXFP4_CODE_BYTES = MODEL_MXFP4_BLOCK / 2 };
 
 void model_matrix_blocks(const model_matrix *m, int64_t row, uint8_t *out) {
     size_t n_block = (size_t)m->n_in / MXFP4_BLOCK, first = (size_t)row * n_block;

@@ -26,6 +26,7 @@
  * block. Code k of a block is the low (k even) or high half of its byte k / 2; in the block of
  * GGUF, 17 bytes, the exponent comes first and code k is the low (k < 16) or high half of byte
  * 1 + k % 16. */
+enum { MODEL_MXFP4_BLOCK = 32 };
 typedef struct model_matrix {
     const load_tensor *t;         /* NULL: the model has none */
     const load_tensor *exponents; /* NULL: t has a type of its own */

@@ -202,8 +202,11 @@ static void pack_thread(void *arg, int32_t thread, int32_t n_thread) {
         else
             pack_rows(j, item, (c - j->first[i]) * PACK_ROWS, buffer);
         const load_tensor *t = model_matrix_tensor(item->from, item->e);
-        if (atomic_fetch_sub(&j->left[load_tensor_index(j->w->desc->file, t)], 1) == 1)
+        if (atomic_fetch_sub(&j->left[load_tensor_index(j->w->desc->file, t)], 1) == 1) {
             load_forget_tensor(j->w->desc->file, t);
+            if (item->from->exponents)
+                load_forget_tensor(j->w->desc->file, item->from->exponents);
+        }
         int32_t done = atomic_fetch_add(&j->done, 1) + 1;
         if (thread == 0 && j->progress)
             j->progress(j->user, (double)done / j->n_claim);

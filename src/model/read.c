@@ -418,7 +418,7 @@ static const load_tensor *read_bytes(model_reader *r, const char *name, const ch
 }
 
 model_matrix read_mxfp4(model_reader *r, const char *name, int64_t n_in, int64_t n_row) {
-    enum { BLOCK = 32, CODE_BYTES = 16 };
+    enum { BLOCK = MODEL_MXFP4_BLOCK, CODE_BYTES = BLOCK / 2 };
     if (n_in % BLOCK != 0)
         read_fail(r, "%s_blocks: rows of %" PRId64 " values, expected a multiple of %d", name, n_in,
                   BLOCK);

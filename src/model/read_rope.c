@@ -114,10 +114,17 @@ static void find_prefix(rope_keys *k, const char *under) {
 static bool type_is(rope_keys *k, const char *type) {
     char path[128];
     snprintf(path, sizeof path, "%srope_type", k->prefix);
-    if (read_text_is(k->r, path, "rope.scaling.type", type))
-        return true;
+    if (!k->r->folder || load_has(k->r->file, path))
+        return read_text_is(k->r, path, "rope.scaling.type", type);
     snprintf(path, sizeof path, "%stype", k->prefix); /* older files */
     return read_text_is(k->r, path, NULL, type);
+}
+
+/* Files may have both names; then rope_type is the one that counts. */
+static void read_older_type(rope_keys *k) {
+    char path[128];
+    snprintf(path, sizeof path, "%stype", k->prefix);
+    read_text_is(k->r, path, NULL, "");
 }
 
 static bool type_is_absent(const rope_keys *k) {
@@ -167,7 +174,7 @@ static void stretch(rope_keys *k, double *freq, model_rope *rope) {
     if (part != 1 && !type_is(k, "proportional"))
         read_fail(k->r, "%spartial_rotary_factor is %g: expected 1 with this rope_type", k->prefix,
                   part);
-    type_is(k, ""); /* files may have both rope_type and the older type: both are read */
+    read_older_type(k);
     if (type_is(k, "llama3"))
         scale_llama3(k, freq);
     else if (type_is(k, "yarn"))

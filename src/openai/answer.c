@@ -189,7 +189,8 @@ static int64_t count_characters(const char *text, size_t n) {
     return count;
 }
 
-/* Characters that end in the bytes; one that cannot be finished ends where the next begins. */
+/* Characters that end in the bytes; one that cannot be finished counts as one, and ends where the next
+ * begins. */
 static int64_t count_ends(int32_t *n_due, const char *bytes, size_t n) {
     int64_t count = 0;
     for (size_t i = 0; i < n; i++) {

@@ -30,20 +30,29 @@ static void call_log(const serve_call *c) {
     log_event(LOG_INFO, c->status == 0 ? "client gone" : "request", f, n);
 }
 
+/* What waits for a reply that will not be made. Before the worker is done the answer is its. */
+static void answer_drop(serve_call *c) {
+    if (!c->worker_done)
+        return;
+    openai_answer_close(c->answer);
+    c->answer = NULL;
+    c->s->answer_bytes -= c->answer_bytes;
+    c->answer_bytes = 0;
+}
+
 static void call_free(serve_call *c) {
     serve *s = c->s;
-    size_t bytes = c->answer_bytes;
     *(c->prev ? &c->prev->next : &s->calls) = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    openai_answer_close(c->answer);
+    c->worker_done = true;
+    answer_drop(c);
     openai_request_free(c->q);
     free(c->choice);
     free(c->reply);
     free(c->body);
     free(c);
     s->n_call--;
-    s->answer_bytes -= bytes;
 }
 
 void serve_free_calls(serve *s) {
@@ -81,6 +90,7 @@ static void call_client_gone(void *arg) {
     serve_call *c = arg;
     call_over(c, 0);
     call_cancel(c);
+    answer_drop(c);
     free_when_done(c);
 }
 
@@ -113,13 +123,16 @@ static const char *id_of_client(const http_call *h) {
     return fine ? own : NULL;
 }
 
-void serve_add_id(serve *s, http_call *h, char id[SERVE_ID_BYTES]) {
+static void add_id(http_call *h, const char *otherwise, char id[SERVE_ID_BYTES]) {
     const char *own = id_of_client(h);
-    if (own)
-        snprintf(id, SERVE_ID_BYTES, "%s", own);
-    else
-        id_make(s, "req", id);
+    snprintf(id, SERVE_ID_BYTES, "%s", own ? own : otherwise);
     http_add_header(h, "X-Request-Id", id);
+}
+
+void serve_add_id(serve *s, http_call *h, char id[SERVE_ID_BYTES]) {
+    char made[SERVE_ID_BYTES];
+    id_make(s, "req", made);
+    add_id(h, made, id);
 }
 
 void serve_refuse(serve *s, http_call *h, int32_t kind, const openai_error *e) {
@@ -143,6 +156,7 @@ void call_fail(serve_call *c, const openai_error *e) {
     call_over(c, c->streaming ? 200 : e->http);
     if (!c->streaming) {
         reply_error(h, e);
+        answer_drop(c);
         return;
     }
     openai_text out = {0};
@@ -150,6 +164,7 @@ void call_fail(serve_call *c, const openai_error *e) {
     http_stream_send(h, out.data, out.n);
     http_stream_end(h);
     openai_text_free(&out);
+    answer_drop(c);
 }
 
 static void fail_without_memory(serve_call *c) {
@@ -201,15 +216,13 @@ void call_begin(serve *s, http_call *h, openai_kind kind) {
     c->t_arrived = wait_now_s();
     c->created = (int64_t)time(NULL);
     id_make(s, kind_prefix[kind], c->id);
-    const char *own = id_of_client(h);
-    snprintf(c->request_id, sizeof c->request_id, "%s", own ? own : c->id);
+    add_id(h, c->id, c->request_id);
     snprintf(c->peer, sizeof c->peer, "%s", http_peer(h));
     c->next = s->calls;
     if (s->calls)
         s->calls->prev = c;
     s->calls = c;
     s->n_call++;
-    http_add_header(h, "X-Request-Id", c->request_id);
     http_on_gone(h, call_client_gone, c);
     if (worker_push(s, c))
         return;
@@ -235,6 +248,7 @@ void call_worker_done(void *call) {
         prompts_log(c);
     if (!c->http) {
         call_cancel(c);
+        answer_drop(c);
     } else if (c->refusal.http != 0) {
         call_fail(c, &c->refusal);
     } else if (c->reply) {
@@ -308,6 +322,13 @@ static void fail_too_large(serve_call *c, int http, const char *why) {
     call_fail(c, &e);
 }
 
+static serve_call *largest_answer(const serve *s) {
+    serve_call *most = s->calls;
+    for (serve_call *c = s->calls; c; c = c->next)
+        most = c->answer_bytes > most->answer_bytes ? c : most;
+    return most;
+}
+
 /* Log-probabilities of many choices are large, and wait until all have ended. False: too large. */
 static bool answer_fits(serve_call *c) {
     serve *s = c->s;
@@ -319,7 +340,7 @@ static bool answer_fits(serve_call *c) {
                        "the answer is too large to be kept until it ends (--max-unread); ask "
                        "for fewer log-probabilities or choices");
     else if (s->answer_bytes > serve_most_unread(s))
-        fail_too_large(c, 503,
+        fail_too_large(largest_answer(s), 503,
                        "the answers that are being made are too large for the server; try "
                        "again");
     return c->http != NULL;
@@ -374,6 +395,7 @@ static void call_event(serve_choice *choice, const weft_event *ev, double now) {
     openai_text_free(&out);
     free_when_done(c);
 }
+
 void call_take_batch(void *server) {
     serve_batch *b = batch_take(server);
     double now = wait_now_s();

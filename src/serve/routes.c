@@ -158,7 +158,7 @@ static bool admitted(const serve *s, const http_call *h, const route *r, openai_
     return true;
 }
 
-/* What src/http answers by itself: nobody's request yet, so it has no id. */
+/* What src/http answers by itself has no id. */
 void serve_on_refuse(void *server, const char *peer, int status, const char *reason) {
     serve *s = server;
     const log_field f[] = {{"peer", peer, 0}, {"status", NULL, status}, {"message", reason, 0}};

@@ -27,7 +27,8 @@ void serve_params_default(serve_params *out) {
 
 size_t serve_most_unread(const serve *s) {
     enum { CLIENTS = 16 };
-    return CLIENTS * (size_t)s->p->max_unread_bytes;
+    uint64_t one = s->p->max_unread_bytes;
+    return one > SIZE_MAX / CLIENTS ? SIZE_MAX : CLIENTS * (size_t)one;
 }
 
 /* ---- end ---- */

@@ -14,9 +14,11 @@ typedef struct serve_params {
     const char *cors_origin; /* NULL: none */
     int32_t max_queue;       /* requests beyond max_num_seqs; more are told to come back (429) */
     int32_t max_connections;
-    int32_t max_choices;       /* n of a request */
-    uint64_t max_body_bytes;   /* 0: 4 MiB and 64 bytes for each token of the model's length */
-    uint64_t max_unread_bytes; /* of a stream; a client that lets more wait is broken off */
+    int32_t max_choices;     /* n of a request */
+    uint64_t max_body_bytes; /* 0: 4 MiB and 64 bytes for each token of the model's length */
+    uint64_t
+        max_unread_bytes; /* of a stream that waits for its client, or of an answer that waits for its
+                                  end; 16 times as much of all */
     int32_t read_s, idle_s, write_s; /* see http_params */
     int32_t drain_s;                 /* that open requests get after SIGTERM */
     int32_t health_s; /* without a step, with work to do: the server is not healthy */

@@ -195,7 +195,7 @@ static load_string strip(load_string text, bool left, bool right) {
 }
 
 /* *text becomes the step's result; `out` is free to use. */
-static weft_status apply_step(const norm_step *step, regex_run *run, text_buf *out,
+static weft_status apply_step(const norm_step *step, regex_run *run, text_buf *out, size_t most,
                               load_string *text, weft_error *err) {
     weft_status status = WEFT_OK;
     out->n = 0;
@@ -216,8 +216,7 @@ static weft_status apply_step(const norm_step *step, regex_run *run, text_buf *o
         }
         break;
     case NORM_REPLACE:
-        status =
-            regex_replace(step->pattern, run, *text, step->content, TOK_MOST_TEXT_BYTES, out, err);
+        status = regex_replace(step->pattern, run, *text, step->content, most, out, err);
         break;
     case NORM_STRIP:
         *text = strip(*text, step->left, step->right);
@@ -230,13 +229,17 @@ static weft_status apply_step(const norm_step *step, regex_run *run, text_buf *o
 }
 
 weft_status norm_apply(const norm *n, regex_run *run, text_buf buffer[2], const char *text,
-                       size_t bytes, load_string *out, weft_error *err) {
+                       size_t bytes, size_t most, load_string *out, weft_error *err) {
     *out = (load_string){text, bytes};
     for (int32_t i = 0; i < n->n; i++) {
         /* not the buffer that the text lies in (STRIP leaves it inside of one) */
         bool in_first = buffer[0].data != NULL && out->data >= buffer[0].data &&
                         out->data <= buffer[0].data + buffer[0].cap;
-        weft_status status = apply_step(&n->step[i], run, &buffer[in_first], out, err);
+        weft_status status = apply_step(&n->step[i], run, &buffer[in_first], most, out, err);
+        if (status == WEFT_OK && out->bytes > most) {
+            status =
+                error_set(err, WEFT_ERR_TOO_LONG, "the normalizer makes more than %zu bytes", most);
+        }
         if (status != WEFT_OK) {
             return status;
         }

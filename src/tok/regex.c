@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* No pattern needs to look at a character more than a few times, so a match that does is cut. */
 enum { MOST_PATTERN_BYTES = 64 << 10 };
+
+/* No pattern needs to look at a character more than a few times, so a match that does is cut. */
 enum { LEAST_MATCH_LIMIT = 1000000, LIMIT_PER_BYTE = 16, HEAP_LIMIT_KIB = 64 << 10 };
 
 struct regex {

@@ -97,7 +97,8 @@ static weft_status added_text(tok *t, const tok_added *added, load_string *out, 
     text_buf buffer[2] = {{0}};
     weft_status status = regex_run_open(&run, err);
     if (status == WEFT_OK) {
-        status = norm_apply(&t->norm, run, buffer, added->text.data, added->text.bytes, out, err);
+        status = norm_apply(&t->norm, run, buffer, added->text.data, added->text.bytes,
+                            MOST_NORMAL_BYTES, out, err);
     }
     if (status == WEFT_OK) {
         *out = string_copy(&t->arena, *out);
@@ -122,14 +123,15 @@ static weft_status fill_set(tok *t, bool normalized, bool special, added_set *ou
             continue;
         }
         load_string text = a->text;
-        weft_status status = normalized ? added_text(t, a, &text, err) : WEFT_OK;
-        if (status == WEFT_OK &&
-            (a->text.bytes > MOST_ADDED_BYTES || text.bytes > MOST_NORMAL_BYTES)) {
-            status =
-                error_set(err, WEFT_ERR_FILE,
-                          "added token %d has %zu bytes (%zu normalised): at most %d (%d) are "
-                          "possible",
-                          a->id, a->text.bytes, text.bytes, MOST_ADDED_BYTES, MOST_NORMAL_BYTES);
+        weft_status status = WEFT_OK;
+        if (text.bytes <= MOST_ADDED_BYTES && normalized) {
+            status = added_text(t, a, &text, err);
+        }
+        if (a->text.bytes > MOST_ADDED_BYTES || status == WEFT_ERR_TOO_LONG) {
+            status = error_set(err, WEFT_ERR_FILE,
+                               "added token %d has %zu bytes: at most %d are possible, and %d when "
+                               "normalised",
+                               a->id, a->text.bytes, MOST_ADDED_BYTES, MOST_NORMAL_BYTES);
         }
         if (status != WEFT_OK) {
             free(entry);
@@ -284,8 +286,8 @@ static weft_status encode_pieces(encode_run *run, load_string text, bool first, 
 /* A stretch of the raw text without added tokens. */
 static weft_status encode_stretch(encode_run *run, load_string text, bool first, weft_error *err) {
     load_string normal, part;
-    weft_status status =
-        norm_apply(&run->tok->norm, run->regex, run->norm, text.data, text.bytes, &normal, err);
+    weft_status status = norm_apply(&run->tok->norm, run->regex, run->norm, text.data, text.bytes,
+                                    TOK_MOST_TEXT_BYTES, &normal, err);
     added_scan scan = {.set = &run->tok->normal[run->special], .text = normal};
     int32_t id;
     while (status == WEFT_OK && added_next(&scan, &id, &part)) {

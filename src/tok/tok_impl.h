@@ -108,9 +108,10 @@ typedef struct norm {
     int32_t n;
 } norm;
 void norm_close(norm *n);
-/* Runs all steps over valid UTF-8. *out is the text itself or lies in one of the two buffers. */
+/* Runs all steps over valid UTF-8. *out is the text itself or lies in one of the two buffers.
+ * WEFT_ERR_TOO_LONG: a step makes more than `most` bytes of it. */
 weft_status norm_apply(const norm *n, regex_run *run, text_buf buffer[2], const char *text,
-                       size_t bytes, load_string *out, weft_error *err);
+                       size_t bytes, size_t most, load_string *out, weft_error *err);
 /* One form into out (emptied first). Linear, also for long runs of marks. */
 weft_status norm_form(const char *text, size_t bytes, bool compose, bool compat, text_buf *out,
                       weft_error *err);

@@ -51,7 +51,7 @@ async def in_thread(call, *args):
 async def full_queue(s):
     """429 with Retry-After for what is one too many; the others are answered."""
     async with Life(serve("--max-num-seqs", "1", "--max-queue", "3")) as s:
-        held = [await begin(s, LONG | {"max_tokens": 600, "logprobs": 20}) for _ in range(4)]
+        held = [await begin(s, LONG | {"max_tokens": 1500}) for _ in range(4)]
 
         async def taken(server):
             return await cases.metric(server, "weft_http_calls") == 4
@@ -112,6 +112,20 @@ async def large_answers(s):
         await cases.until(cases.is_idle, 10, s)
         r = await ask(s, COMPLETION, body | {"n": 2, "max_tokens": 20})
         assert len(r.body) > 10000, len(r.body)
+
+
+async def many_large_answers(s):
+    """When all answers that wait are too many the largest give way, not whoever comes next."""
+    async with Life(serve("--max-unread", "64K", "--max-num-seqs", "40")) as s:
+        _, events = await begin_stream(s, LONG | {"max_tokens": 200})
+        held = [await begin(s, LONG | {"max_tokens": 100, "logprobs": 20}) for _ in range(36)]
+        got = [(await c.reply()).status for c in held]
+        assert set(got) == {200, 503} and got.count(200) >= 12, got
+        text = await text_of(events)
+        assert len(text) > 100, text
+        await cases.until(cases.is_idle, 10, s)
+        r = await ask(s, COMPLETION, LONG | {"max_tokens": 100, "logprobs": 20})
+        assert 30000 < len(r.body) < 65536, len(r.body)
 
 
 async def paused(s):

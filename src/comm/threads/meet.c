@@ -165,8 +165,8 @@ static weft_status sleep_until_met(hub_end *e, comm_group g, uint32_t seen, uint
     atomic_store_explicit(blocked, ((uint64_t)group->index + 1) << 32 | seen, memory_order_release);
     while (s == WEFT_OK && !wait_while_equal(&group->generation, seen, look < end ? look : end)) {
         int64_t now = wait_now_ns(), late = now - (look < end ? look : end);
-        if (late > LOOK_NS) {
-            end = late > INT64_MAX - end ? INT64_MAX : end + late;
+        if (late > LOOK_NS) { /* whoever is late for the same reason has another second */
+            end = late > INT64_MAX - LOOK_NS - end ? INT64_MAX : end + late + LOOK_NS;
         }
         if (now >= end) {
             s = deadline_abort(e, g, n_meet);

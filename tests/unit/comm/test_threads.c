@@ -7,9 +7,11 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/wait.h"
@@ -639,6 +641,37 @@ static void test_deadline(void **state) {
     assert_true(wait_now_ns() - start < 10000000000);
 }
 
+/* Comes when it has been awake for 0.6 s, however long that takes. */
+static void awake_body(rank *r) {
+    for (int32_t i = 0; r->i == 1 && i < 60; i++) {
+        usleep(10000);
+    }
+    r->status = do_exchange(r);
+}
+
+/* Time in which the whole process stands still is nobody's delay. */
+static void test_deadline_pause(void **state) {
+    (void)state;
+#ifdef __SANITIZE_THREAD__ /* makes no threads behind a fork */
+    skip();
+#endif
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        world *w = &shared_world;
+        world_open(w, 2, 3, 1500);
+        world_run(w, awake_body);
+        _exit(w->ranks[0].status == WEFT_OK && w->ranks[1].status == WEFT_OK ? 0 : 1);
+    }
+    int code = -1;
+    usleep(300000);
+    assert_int_equal(kill(child, SIGSTOP), 0);
+    usleep(4000000);
+    assert_int_equal(kill(child, SIGCONT), 0);
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_true(WIFEXITED(code) && WEXITSTATUS(code) == 0);
+}
+
 /* Ranks that wait for each other in different groups: nothing is posted wrongly. A short deadline
  * says where the others are; long before a long one it is seen that nobody is awake. */
 static void test_deadline_crossed(void **state) {
@@ -749,12 +782,12 @@ static void test_one_group(void **state) {
 int main(void) {
     alarm(240); /* a hang is a failure */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),           cmocka_unit_test(test_crowd),
-        cmocka_unit_test(test_mismatch),         cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_abort_outside),    cmocka_unit_test(test_abort_alone),
-        cmocka_unit_test(test_copy_phase),       cmocka_unit_test(test_deadline),
-        cmocka_unit_test(test_deadline_crossed), cmocka_unit_test(test_open_refuses),
-        cmocka_unit_test(test_one_group),
+        cmocka_unit_test(test_random),         cmocka_unit_test(test_crowd),
+        cmocka_unit_test(test_mismatch),       cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_abort_outside),  cmocka_unit_test(test_abort_alone),
+        cmocka_unit_test(test_copy_phase),     cmocka_unit_test(test_deadline),
+        cmocka_unit_test(test_deadline_pause), cmocka_unit_test(test_deadline_crossed),
+        cmocka_unit_test(test_open_refuses),   cmocka_unit_test(test_one_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

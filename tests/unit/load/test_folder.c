@@ -331,10 +331,8 @@ static void test_tokenizer_config(void **state) {
         {"{\"add_bos_token\": true, \"bos_token\": {\"__type\": \"AddedToken\", \"content\": "
          "\"<|b|>\"}, \"tokenizer_class\": \"LlamaTokenizerFast\"}",
          "<|b|>", true, false},
-        {"{\"add_bos_token\": false, \"tokenizer_class\": \"LlamaTokenizerFast\"}", NULL, false,
-         true},
-        {"{\"add_bos_token\": false, \"tokenizer_class\": \"Qwen2Tokenizer\", \"bos_token\": null}",
-         NULL, false, false},
+        {"{\"add_bos_token\": false, \"bos_token\": \"<s>\"}", "<s>", false, true},
+        {"{\"add_bos_token\": true, \"bos_token\": null}", NULL, false, false},
         {"{}", NULL, false, false},
     };
     log_set_level(LOG_QUIET); /* no eos_token_id: warned of */

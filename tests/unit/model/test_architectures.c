@@ -157,6 +157,19 @@ static void wrapped_folders(void **state) {
     }
 }
 
+/* Tables by width have a bound: six widths of MLPs and two of heads are too many. */
+static void too_many_widths(void **state) {
+    (void)state;
+    load_model *file;
+    model_desc *d;
+    weft_error err = {.text = ""};
+    assert_int_equal(load_open(WEFT_TWINS "/gemma4_kvshare_widths.gguf", &file, &err), WEFT_OK);
+    assert_int_equal(model_desc_open(file, &d, &err), WEFT_ERR_FILE);
+    if (strstr(err.text, "at most 4 different widths") == NULL)
+        fail_msg("%s", err.text);
+    load_close(file);
+}
+
 /* Published Gemma 3 files leave out what their class has. */
 static void members_left_out(void **state) {
     (void)state;
@@ -369,12 +382,13 @@ int main(void) {
         return 77;
     free(twin);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(twins_say_the_same),  cmocka_unit_test(mxfp4_of_folders),
-        cmocka_unit_test(wrapped_folders),     cmocka_unit_test(members_left_out),
-        cmocka_unit_test(tables_of_llama3),    cmocka_unit_test(tables_of_linear),
-        cmocka_unit_test(tables_of_yarn),      cmocka_unit_test(yarn_scales),
-        cmocka_unit_test(layers_with_windows), cmocka_unit_test(windows_of_gguf),
-        cmocka_unit_test(shared_caches),       cmocka_unit_test(latent_sizes),
+        cmocka_unit_test(twins_say_the_same), cmocka_unit_test(mxfp4_of_folders),
+        cmocka_unit_test(wrapped_folders),    cmocka_unit_test(too_many_widths),
+        cmocka_unit_test(members_left_out),   cmocka_unit_test(tables_of_llama3),
+        cmocka_unit_test(tables_of_linear),   cmocka_unit_test(tables_of_yarn),
+        cmocka_unit_test(yarn_scales),        cmocka_unit_test(layers_with_windows),
+        cmocka_unit_test(windows_of_gguf),    cmocka_unit_test(shared_caches),
+        cmocka_unit_test(latent_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -363,8 +363,11 @@ static void test_added_limits(void **state) {
 #define TIMES_16                                                                                   \
     "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaaaaaaaaaa\"}"
     check_added_limit(2048, "{\"type\":\"Sequence\",\"normalizers\":[" TIMES_16 "]}", NULL);
-    check_added_limit(2048, "{\"type\":\"Sequence\",\"normalizers\":[" TIMES_16 "," TIMES_16 "]}",
-                      "added token 8 has 2048 bytes (524288 normalised)");
+    /* also when it would end short */
+    check_added_limit(2048,
+                      "{\"type\":\"Sequence\",\"normalizers\":[" TIMES_16 "," TIMES_16
+                      ",{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a+\"},\"content\":\"a\"}]}",
+                      "added token 8 has 2048 bytes: at most 4096");
 }
 
 /* ---- parts that no golden file has ---- */
