@@ -163,7 +163,8 @@ static void too_many_widths(void **state) {
     load_model *file;
     model_desc *d;
     weft_error err = {.text = ""};
-    assert_int_equal(load_open(WEFT_TWINS "/gemma4_kvshare_widths.gguf", &file, &err), WEFT_OK);
+    assert_int_equal(load_open(WEFT_TWINS "/refused/gemma4_kvshare_widths.gguf", &file, &err),
+                     WEFT_OK);
     assert_int_equal(model_desc_open(file, &d, &err), WEFT_ERR_FILE);
     if (strstr(err.text, "at most 4 different widths") == NULL)
         fail_msg("%s", err.text);
