@@ -53,12 +53,6 @@ static void describe_use(const model_desc *d, const kern_table *k, const load_te
         snprintf(out, USE_BYTES, "%s", use);
 }
 
-static const char *type_name(const load_tensor *t) {
-    int32_t blocaxislen, blocaxisbytes;
-    const char *name = dtype_ggml_name(t->ggml_type, &blocaxislen, &blocaxisbytes);
-    return name ? name : "?";
-}
-
 /* ---- text ---- */
 
 /* Metadata is somebody else's text: control characters would reach the terminal. */
@@ -165,7 +159,7 @@ static void print_tensors(const model_desc *d, const kern_table *k) {
         describe_use(d, k, t, c.brief, use);
         print_plain(t->name);
         printf("%*s  %-5s  %-*s  %*zu  %*" PRId64 "  %s\n", c.name > n ? c.name - n : 0, "",
-               type_name(t), c.shape, shape, c.bytes, t->bytes, c.offset, t->offset, use);
+               t->type_name, c.shape, shape, c.bytes, t->bytes, c.offset, t->offset, use);
     }
 }
 
@@ -195,7 +189,7 @@ static json_t *tensors_json(const model_desc *d, const kern_table *k) {
         json_array_append_new(out,
                               json_pack("{s:o, s:s, s:o, s:I, s:I, s:s}", "name",
                                         cli_json_text(t->name, strlen(t->name)), "type",
-                                        type_name(t), "shape", shape, "bytes", (json_int_t)t->bytes,
+                                        t->type_name, "shape", shape, "bytes", (json_int_t)t->bytes,
                                         "offset", (json_int_t)t->offset, "use", use));
     }
     return out;

@@ -695,8 +695,12 @@ const char *model_desc_use(const model_desc *d, const load_tensor *t) {
     if (d->output_norm.t == t || d->ple_norm.t == t)
         return "vector";
     for (int32_t i = 0; i < d->config.n_layer; i++)
-        for (int32_t role = 0; role < MODEL_N_ROLE; role++)
-            if (holds(&d->layer[i].m[role], t))
-                return role < MODEL_N_MATRIX ? "packed" : "vector";
+        for (int32_t role = 0; role < MODEL_N_ROLE; role++) {
+            const model_matrix *m = &d->layer[i].m[role];
+            if (holds(m, t))
+                return m->exponents != NULL    ? "packed as MXFP4"
+                       : role < MODEL_N_MATRIX ? "packed"
+                                               : "vector";
+        }
     return "not used";
 }

@@ -181,7 +181,7 @@ weft_status model_desc_open(load_model *file, model_desc **out, weft_error *err)
 weft_status model_desc_load(const char *path, model_desc **out, weft_error *err);
 void model_desc_close(model_desc *d); /* NULL is allowed */
 
-/* What weft does with a tensor, for people: "packed", "vector", "rows", "rows + packed",
+/* What weft does with a tensor, for people: "packed", "packed as MXFP4", "vector", "rows", "rows + packed",
  * "not used". */
 const char *model_desc_use(const model_desc *d, const load_tensor *t);
 

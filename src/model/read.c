@@ -345,11 +345,6 @@ static void shape_text(const load_tensor *t, char *out, size_t cap) {
         n += (size_t)snprintf(out + n, cap - n, "%s%" PRId64, i > 0 ? ", " : "", t->dim[i]);
 }
 
-static const char *type_name(const load_tensor *t) {
-    const char *name = dtype_ggml_name(t->ggml_type, NULL, NULL);
-    return name != NULL ? name : "unknown";
-}
-
 static const char known_types[] = "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, "
                                   "Q5_K, Q6_K, IQ4_NL, IQ4_XS or MXFP4";
 
@@ -392,11 +387,11 @@ const load_tensor *read_tensor(model_reader *r, const char *name, int64_t n_in, 
     if (type == NULL)
         r->status = error_set_at(r->err, WEFT_ERR_FILE, t->offset,
                                  "tensor %s has type %s: %s is not supported, expected %s", name,
-                                 type_name(t), type_name(t), known_types);
+                                 t->type_name, t->type_name, known_types);
     else if (vector && (type->quantised || (!r->folder && t->ggml_type != DTYPE_F32)))
         r->status = error_set_at(r->err, WEFT_ERR_FILE, t->offset,
                                  "tensor %s has type %s, expected %s for a norm or a bias", name,
-                                 type_name(t), r->folder ? "F32, F16 or BF16" : "F32");
+                                 t->type_name, r->folder ? "F32, F16 or BF16" : "F32");
     if (r->status != WEFT_OK)
         return NULL;
     mark_used(r, t);
@@ -593,7 +588,7 @@ static void read_stack(model_reader *r, int32_t layer, model_role role, const ch
             read_tensor(r, read_name(r, layer, one, NULL, name, sizeof name), n_in, n_out, false);
         if (stack[e] != NULL && stack[e]->ggml_type != stack[0]->ggml_type)
             read_fail(r, "tensor %s has type %s, expected %s as expert 0 has", name,
-                      type_name(stack[e]), type_name(stack[0]));
+                      stack[e]->type_name, stack[0]->type_name);
     }
     m.stack = stack;
     m.t = r->status == WEFT_OK ? stack[0] : NULL;

@@ -30,14 +30,17 @@ static void call_log(const serve_call *c) {
     log_event(LOG_INFO, c->status == 0 ? "client gone" : "request", f, n);
 }
 
-/* What waits for a reply that will not be made. Before the worker is done the answer is its. */
-static void answer_drop(serve_call *c) {
-    if (!c->worker_done)
-        return;
+static void answer_free(serve_call *c) {
     openai_answer_close(c->answer);
     c->answer = NULL;
     c->s->answer_bytes -= c->answer_bytes;
     c->answer_bytes = 0;
+}
+
+/* What waits for a reply that will not be made. Before the worker is done the answer is its. */
+static void answer_drop(serve_call *c) {
+    if (c->worker_done)
+        answer_free(c);
 }
 
 static void call_free(serve_call *c) {
@@ -45,8 +48,7 @@ static void call_free(serve_call *c) {
     *(c->prev ? &c->prev->next : &s->calls) = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    c->worker_done = true;
-    answer_drop(c);
+    answer_free(c);
     openai_request_free(c->q);
     free(c->choice);
     free(c->reply);

@@ -191,7 +191,7 @@ static void mxfp4_of_folders(void **state) {
     const model_matrix *m = o[0].d->layer[1].m;
     assert_int_equal(model_matrix_type(&m[MODEL_EXPERT_UP]), DTYPE_MXFP4);
     assert_int_equal(model_matrix_type(&m[MODEL_EXPERT_DOWN]), DTYPE_MXFP4);
-    assert_string_equal(model_desc_use(o[0].d, m[MODEL_EXPERT_UP].exponents), "packed");
+    assert_string_equal(model_desc_use(o[0].d, m[MODEL_EXPERT_UP].exponents), "packed as MXFP4");
     assert_int_equal(model_matrix_type(&o[1].d->layer[1].m[MODEL_EXPERT_UP]), DTYPE_BF16);
     for (int32_t i = 0; i < o[0].d->config.n_layer; i++) {
         same_layer("coded and float", i, &o[0].d->layer[i], &o[1].d->layer[i]);
