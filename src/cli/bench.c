@@ -227,8 +227,8 @@ const cli_command cli_bench = {
                     "Kinds:\n"
                     "  throughput  output tokens per second of many requests handed in at once\n"
                     "  latency     one request at a time: prefill by length, decode by context\n"
-                    "  kernels     the model's linear layers and attention, beside the limits of\n"
-                    "              this machine measured in the same repeat\n"
+                    "  kernels     the model's matrices and attention, beside the limits of this\n"
+                    "              machine measured in the same repeat\n"
                     "  comm        collectives between 2, 4 and 8 ranks, for 1, 64 and 512 rows\n"
                     "              of the model\n"},
     .run = run,

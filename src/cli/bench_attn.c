@@ -1,6 +1,5 @@
-/* weft bench kernels, attention: one layer's page attention of a block of a prompt and of decoding
- * requests, all shards on one rank. */
-#include <math.h>
+/* weft bench kernels, attention: page attention of one layer of each group (those with the same window),
+ * of a block of a prompt and of decoding requests, all shards on one rank. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +9,15 @@
 
 enum { SHORT = 512, LONG = 4096, MANY = 64, COLD_PASSES = 2 };
 
+static const model_layer *layer_of(const kernels *k, int32_t group) {
+    return &k->desc->layer[k->layer_of[group]];
+}
+
+static int32_t pages_of(const kernels *k, int32_t tokens) {
+    int32_t page = k->setup.k->profile.page_tokens;
+    return (tokens + page - 1) / page;
+}
+
 static weft_status attn_add(bench *b, kernels *k, kernels_case what, weft_error *err) {
     bool decode = what.kind == KERNELS_DECODE;
     bench_case *c;
@@ -17,74 +25,106 @@ static weft_status attn_add(bench *b, kernels *k, kernels_case what, weft_error 
                                    what.context, "", &c, err);
     if (s != WEFT_OK)
         return s;
-    if (decode)
-        snprintf(c->name, sizeof c->name, "decode, %d at %d", what.n_row, what.context);
-    else
-        snprintf(c->name, sizeof c->name, "prefill, %d of %d", what.n_row, what.context);
+    int32_t window = layer_of(k, what.shape)->window;
+    int n = snprintf(c->name, sizeof c->name, "%s, %d %s %d", decode ? "decode" : "prefill",
+                     what.n_row, decode ? "at" : "of", what.context);
+    if (window > 0)
+        snprintf(c->name + n, sizeof c->name - (size_t)n, ", window %d", window);
     k->cases[b->n_case - 1] = what;
-    int32_t page = k->setup.k->profile.page_tokens, n = (what.context + page - 1) / page;
-    n *= decode ? what.n_row : 1;
-    k->n_page = n > k->n_page ? n : k->n_page;
+    int32_t pages = pages_of(k, what.context) * (decode ? what.n_row : 1);
+    k->n_page = pages > k->n_page ? pages : k->n_page;
     return WEFT_OK;
 }
 
 /* The first and a late block of a prompt; many short requests and a long one that decode. */
-weft_status kernels_attn_list(bench *b, kernels *k, weft_error *err) {
+static weft_status group_list(bench *b, kernels *k, int32_t group, weft_error *err) {
     int32_t most = k->cfg->context_length;
     int32_t brief = most < SHORT ? most : SHORT, late = most < LONG ? most : LONG;
-    weft_status s = attn_add(b, k, (kernels_case){KERNELS_PREFILL, 0, brief, brief}, err);
-    if (s == WEFT_OK && late > brief)
-        s = attn_add(b, k, (kernels_case){KERNELS_PREFILL, 0, brief, late}, err);
-    if (s == WEFT_OK)
-        s = attn_add(b, k, (kernels_case){KERNELS_DECODE, 0, MANY, brief}, err);
-    if (s == WEFT_OK)
-        s = attn_add(b, k, (kernels_case){KERNELS_DECODE, 0, 1, late}, err);
+    const kernels_case cases[] = {{KERNELS_PREFILL, group, brief, brief},
+                                  {KERNELS_PREFILL, group, brief, late},
+                                  {KERNELS_DECODE, group, MANY, brief},
+                                  {KERNELS_DECODE, group, 1, late}};
+    weft_status s = WEFT_OK;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && s == WEFT_OK; i++)
+        if (i != 1 || late > brief)
+            s = attn_add(b, k, cases[i], err);
     return s;
 }
 
-static size_t page_bytes(const kernels *k) {
-    return kern_kv_page_bytes(&k->kv);
+weft_status kernels_attn_list(bench *b, kernels *k, weft_error *err) {
+    weft_status s = WEFT_OK;
+    for (int32_t g = 0; g < k->desc->n_group; g++) {
+        k->layer_of[g] = 0;
+        while (k->layer_of[g] < k->cfg->n_layer && layer_of(k, g)->group != g)
+            k->layer_of[g]++;
+        if (k->layer_of[g] < k->cfg->n_layer && s == WEFT_OK)
+            s = group_list(b, k, g, err);
+    }
+    return s;
+}
+
+static kern_kv cache_of(const kernels *k, int32_t group) {
+    const model_layer *l = layer_of(k, group);
+    kern_kv kv = {.type = k->setup.kv_type,
+                  .n_kv_head = l->n_kv_head,
+                  .head_dim = l->head_dim,
+                  .value_dim = l->value_dim,
+                  .pages = k->pages};
+    kv.page_stride = kern_kv_page_bytes(&kv);
+    return kv;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t query_floats(const kernels *k) {
+    size_t n = 0;
+    for (int32_t g = 0; g < k->desc->n_group; g++)
+        if (k->layer_of[g] < k->cfg->n_layer)
+            n = larger(n, (size_t)layer_of(k, g)->n_head * (size_t)layer_of(k, g)->head_dim);
+    return KERNELS_ROWS * n;
 }
 
 void kernels_attn_plan(kernels *k) {
-    const model_config *c = k->cfg;
-    k->kv = (kern_kv){.type = k->setup.kv_type,
-                      .n_kv_head = c->n_kv_head,
-                      .head_dim = c->head_dim,
-                      .value_dim = c->head_dim};
-    k->kv.page_stride = page_bytes(k);
+    size_t state = 0;
+    for (int32_t g = 0; g < k->desc->n_group; g++) {
+        if (k->layer_of[g] == k->cfg->n_layer)
+            continue;
+        const model_layer *l = layer_of(k, g);
+        k->page_bytes = larger(k->page_bytes, cache_of(k, g).page_stride);
+        state = larger(state, (size_t)l->n_head * (size_t)(l->value_dim + 2));
+    }
     tree_cover(k->k->profile.kv_shards, 0, k->k->profile.kv_shards, &k->shards);
-    size_t heads = (size_t)KERNELS_ROWS * (size_t)c->n_head;
-    kern_memory_add(&k->memory, "cache", (size_t)k->n_page * page_bytes(k), &k->kv.pages);
-    kern_memory_add(&k->memory, "queries", heads * (size_t)c->head_dim * sizeof(float), &k->q);
-    kern_memory_add(&k->memory, "states", heads * (size_t)(c->head_dim + 2) * sizeof(float),
-                    &k->state);
+    kern_memory_add(&k->memory, "cache", (size_t)k->n_page * k->page_bytes, &k->pages);
+    kern_memory_add(&k->memory, "queries", query_floats(k) * sizeof(float), &k->q);
+    kern_memory_add(&k->memory, "states", KERNELS_ROWS * state * sizeof(float), &k->state);
     kern_memory_add(&k->memory, "spans", MANY * sizeof(kern_span), &k->spans);
     kern_memory_add(&k->memory, "page table", (size_t)k->n_page * sizeof(int32_t), &k->tables);
 }
 
-/* One page of random numbers in the cache's type, the same for all pages. */
-static void page_fill(kernels *k, uint8_t *page) {
+/* A page of random numbers in the cache's type, again and again. */
+static void pages_fill(kernels *k, uint8_t *page) {
     uint64_t state = 2;
-    size_t elem = kern_kv_elem(k->kv.type), n = page_bytes(k) / elem;
+    size_t elem = kern_kv_elem(k->setup.kv_type), n = k->page_bytes / elem;
     for (size_t i = 0; i < n; i++) {
         float x = kernels_random(&state);
-        uint16_t half = k->kv.type == KERN_KV_F16 ? f32_to_f16(x) : f32_to_bf16(x);
-        memcpy(page + i * elem, k->kv.type == KERN_KV_F32 ? (const void *)&x : &half, elem);
+        uint16_t half = k->setup.kv_type == KERN_KV_F16 ? f32_to_f16(x) : f32_to_bf16(x);
+        memcpy(page + i * elem, k->setup.kv_type == KERN_KV_F32 ? (const void *)&x : &half, elem);
     }
     for (int32_t i = 0; i < k->n_page; i++)
-        k->k->upload(k->dev, kern_at(k->kv.pages, (size_t)i * page_bytes(k)), page, page_bytes(k));
+        k->k->upload(k->dev, kern_at(k->pages, (size_t)i * k->page_bytes), page, k->page_bytes);
 }
 
 weft_status kernels_attn_fill(kernels *k, weft_error *err) {
-    size_t n = (size_t)KERNELS_ROWS * (size_t)k->cfg->n_head * (size_t)k->cfg->head_dim;
-    uint8_t *page = malloc(page_bytes(k));
+    size_t n = query_floats(k);
+    uint8_t *page = malloc(k->page_bytes);
     float *q = malloc(n * sizeof *q);
     int32_t *table = malloc((size_t)k->n_page * sizeof *table);
     weft_status s = WEFT_OK;
     if (page && q && table) {
         uint64_t state = 3;
-        page_fill(k, page);
+        pages_fill(k, page);
         for (size_t i = 0; i < n; i++)
             q[i] = kernels_random(&state);
         for (int32_t i = 0; i < k->n_page; i++)
@@ -100,27 +140,43 @@ weft_status kernels_attn_fill(kernels *k, weft_error *err) {
     return s;
 }
 
-/* Spans of a case, and what one call does. A query at position p takes part in (p + 1) dot products
- * of head_dim and in as many additions of a value row. */
+/* Keys that the query at position p sees. */
+static int32_t keys_seen(int32_t p, int32_t window) {
+    return window > 0 && p + 1 > window ? window : p + 1;
+}
+
+/* Pages with a key that a query at positions [first, last] sees. */
+static int32_t pages_seen(const kernels *k, int32_t first, int32_t last, int32_t window) {
+    int32_t from = first + 1 - keys_seen(first, window), page = k->k->profile.page_tokens;
+    return last / page - from / page + 1;
+}
+
+/* Spans of a case, and what one call does: a key that a query sees costs each head a dot product of
+ * head_dim and the addition of a value row. */
 static int32_t spans_make(kernels *k, const kernels_case *c, kernels_work *call) {
+    const model_layer *l = layer_of(k, c->shape);
     kern_span span[MANY];
-    int32_t tokens = k->k->profile.page_tokens, n = (c->context + tokens - 1) / tokens;
+    int32_t n = pages_of(k, c->context);
     bool decode = c->kind == KERNELS_DECODE;
     int32_t n_span = decode ? c->n_row : 1, len = decode ? 1 : c->n_row;
+    int32_t first = c->context - len;
     double keys = 0;
-    for (int32_t i = 0; i < n_span; i++) {
-        span[i] = (kern_span){i, len, c->context - len, 0, i * n, n};
-        keys += (double)len * (c->context - (len - 1) / 2.0);
-    }
+    for (int32_t i = 0; i < n_span; i++)
+        span[i] = (kern_span){i, len, first, 0, i * n, n};
+    for (int32_t i = 0; i < len; i++)
+        keys += keys_seen(first + i, l->window);
     k->k->upload(k->dev, k->spans, span, (size_t)n_span * sizeof *span);
-    *call = (kernels_work){.ops = 4.0 * keys * k->cfg->n_head * k->cfg->head_dim,
-                           .bytes = (double)n_span * n * (double)page_bytes(k)};
+    kern_kv kv = cache_of(k, c->shape);
+    int32_t pages = pages_seen(k, first, c->context - 1, l->window);
+    *call = (kernels_work){.bytes = (double)n_span * pages * (double)kern_kv_page_bytes(&kv)};
+    call->ops[KERN_PEAK_FMA] = 2.0 * n_span * keys * l->n_head * (l->head_dim + l->value_dim);
     return n_span;
 }
 
 weft_status kernels_attn_measure(kernels *k, const kernels_case *c, kernels_work *out) {
     static const double enough = 0.02;
-    kernels_work call, sum = {.peak = KERN_PEAK_FMA};
+    const model_layer *l = layer_of(k, c->shape);
+    kernels_work call, sum = {0};
     bool cold = c->kind == KERNELS_DECODE; /* a step reads other layers' pages in between */
     int32_t n_span = spans_make(k, c, &call);
     for (int32_t i = 0; cold ? i < COLD_PASSES : sum.seconds < enough; i++) {
@@ -129,9 +185,10 @@ weft_status kernels_attn_measure(kernels *k, const kernels_case *c, kernels_work
         if (cold)
             kern_peaks_evict(k->peaks);
         double t0 = wait_now_s();
-        k->k->attn_fold(k->dev, &(kern_attn_fold){.kv = k->kv,
-                                                  .n_head = k->cfg->n_head,
-                                                  .scale = 1 / sqrtf((float)k->cfg->head_dim),
+        k->k->attn_fold(k->dev, &(kern_attn_fold){.kv = cache_of(k, c->shape),
+                                                  .n_head = l->n_head,
+                                                  .scale = l->scale,
+                                                  .window = l->window,
                                                   .q = k->q,
                                                   .n_span = n_span,
                                                   .spans = k->spans,
@@ -140,7 +197,7 @@ weft_status kernels_attn_measure(kernels *k, const kernels_case *c, kernels_work
                                                   .tree = &k->shards,
                                                   .state = k->state});
         sum.seconds += wait_now_s() - t0;
-        sum.ops += call.ops;
+        sum.ops[KERN_PEAK_FMA] += call.ops[KERN_PEAK_FMA];
         sum.bytes += call.bytes;
         sum.n_call++;
     }

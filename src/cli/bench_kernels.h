@@ -1,4 +1,4 @@
-/* weft bench kernels: what linear layers (bench_kernels.c) and attention (bench_attn.c) share. */
+/* weft bench kernels: what matrices (bench_layers.c) and attention (bench_attn.c) share. */
 #ifndef WEFT_CLI_BENCH_KERNELS_H
 #define WEFT_CLI_BENCH_KERNELS_H
 
@@ -8,35 +8,25 @@
 #include "kern/peak.h"
 #include "model/model.h"
 
-enum { KERNELS_ROWS = 512 /* token rows of the largest case */ };
-
 enum {
-    KERNELS_Q,
-    KERNELS_K,
-    KERNELS_V,
-    KERNELS_O,
-    KERNELS_GATE,
-    KERNELS_UP,
-    KERNELS_DOWN,
-    KERNELS_N_WEIGHT
+    KERNELS_ROWS = 512, /* token rows of the largest case */
+    KERNELS_MAX_WIDTH = 16
 };
-typedef struct kernels_layer {
-    kern_weight w[KERNELS_N_WEIGHT];
-} kernels_layer;
 
 /* Case i of the bench. */
 typedef struct kernels_case {
-    enum { KERNELS_PEAK, KERNELS_LINEAR, KERNELS_PREFILL, KERNELS_DECODE } kind;
-    int32_t shape;   /* linear */
+    enum { KERNELS_PEAK, KERNELS_LAYERS, KERNELS_PREFILL, KERNELS_DECODE } kind;
+    int32_t shape;   /* layers: of kernels_shape_name; attention: group of layers */
     int32_t n_row;   /* token rows; decode: requests */
     int32_t context; /* attention: tokens of a request, the rows included */
 } kernels_case;
 
-/* What a measurement did. */
+/* What a measurement did. Operations stand with the peak of their arithmetic; what is there counts
+ * multiplications and additions. */
 typedef struct kernels_work {
-    double ops, bytes, seconds; /* bytes: of weights or cache that must be read */
+    double ops[KERN_N_PEAK];
+    double bytes, seconds; /* bytes: of weights or cache that must be read */
     int32_t n_call;
-    kern_peak peak; /* of the arithmetic */
 } kernels_work;
 
 typedef struct kernels {
@@ -51,23 +41,34 @@ typedef struct kernels {
     kern_memory memory;
     int32_t counted; /* threads told to wait_threads_add */
 
-    kernels_layer *layer; /* [n_layer] packed */
-    int32_t n_layer;
-    kern_weight head;
-    bool quantised; /* some weight is */
-    tree_prog one, tree_o, tree_down;
-    int32_t widest;
-    kern_act hidden, heads, inner, made;
-    kern_mem out, source, ones;
+    model_weights *w; /* of the layers that are measured, as the engine packs them */
+    tree_prog one, tree[MODEL_MAX_LEAVES];
+    /* Random rows, one activation for each width that a matrix reads, in the forms that are read. */
+    int32_t n_width;
+    kern_act in[KERNELS_MAX_WIDTH];
+    kern_mem source, ones; /* they are made from */
+    kern_act made;         /* results of gate and up */
+    kern_mem out;          /* of all others */
+    kern_act sorted, inner;
+    kern_mem expert, order; /* experts that rows go to; scratch */
 
-    kern_kv kv;                       /* of one layer */
-    int32_t n_page;                   /* in it */
-    tree_prog shards;                 /* all of them, on this rank */
+    int32_t layer_of[KV_MAX_GROUP]; /* first layer of each group; n_layer: none */
+    kern_mem pages;                 /* the cache of one layer, of any group */
+    size_t page_bytes;              /* the largest */
+    int32_t n_page;                 /* in it */
+    tree_prog shards;
     kern_mem q, state, spans, tables; /* tables: 0, 1, 2, ..., n_page - 1 */
 } kernels;
 
-size_t kernels_weight_bytes(const kernels *k, const kern_weight *w);
 float kernels_random(uint64_t *state); /* [-1, 1) */
+
+/* bench_layers.c. The first layers' weights, as many as make a gibibyte; cuts the description to them. */
+weft_status kernels_weights_plan(kernels *k, weft_error *err);
+/* Cases of the matrices that the layers have. */
+weft_status kernels_layers_list(bench *b, kernels *k, weft_error *err);
+void kernels_layers_plan(kernels *k);
+weft_status kernels_layers_fill(kernels *k, weft_error *err);
+weft_status kernels_layers_measure(kernels *k, const kernels_case *c, kernels_work *out);
 
 /* bench_attn.c; in the order of the calls. */
 weft_status kernels_attn_list(bench *b, kernels *k, weft_error *err);
