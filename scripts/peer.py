@@ -1,6 +1,7 @@
 """What scripts/compare and scripts/compare-serve share: llama.cpp's source and its build, commands,
 the files of JSON lines, and what is to be known of the machine."""
 import argparse
+import collections
 import fcntl
 import hashlib
 import json
@@ -247,6 +248,13 @@ def records_read(path, kinds, program):
     if not records or records[0]["kind"] != "run":
         raise Failure(f"{path}: does not start with the record of a run")
     return records
+
+
+def rounds_text(samples, wanted):
+    """"2 of 3 rounds"; a last round that has fewer samples than the first was broken off."""
+    per_round = collections.Counter(s["round"] for s in samples)
+    broken = len(per_round) > 1 and per_round[max(per_round)] < per_round[min(per_round)]
+    return f"{len(per_round)} of {wanted} rounds{', the last one broken off' * broken}", broken
 
 
 def words_of(name, known):

@@ -61,7 +61,8 @@ want_text "$out" "T, 2 threads each" threads
 want_text "$out" "llama-server of a package" peer
 want_text "$out" "weft 9, commit abc" weft
 want_text "$out" "exact/1 on avx2, 7 bytes, sha256 f00d" model
-want_text "$out" "of 2 of 2 rounds; prompts of 32 tokens, answers of 512" rounds
+want_text "$out" "of 2 of 2 rounds, the last one broken off; prompts of 32 tokens, answers of 512" rounds
+want_text "$out" "n/a: the run was interrupted" "a round broken off"
 want_text "$out" "25% of the cores' time in the median measurement, 25% in the worst" others
 want_text "$out" "this machine was busy" "a busy machine"
 want_text "$out" "the client took more than 3% of the cores" "a heavy client"

@@ -74,11 +74,15 @@ want_text "$out" "n/a: weft does not run BF16: no such type" reason
 compare --report "$work/whole.jsonl"
 want_rc 0 "a whole table"
 want_equal "$(row Q4_0 'prefill 512')" "Q4_0 prefill 512 10.0 20.0 44.0 2.20 2.20 .. 2.20 2.2" "the only row"
-case $out in *--quick* | *n/a*) fail "nothing is scaled or missing: $out" ;; esac
+want_text "$out" "median of 1 of " "one round"
+case $out in *--quick* | *n/a* | *broken*) fail "nothing is scaled or missing: $out" ;; esac
+speed 1 Q4_0 p512 10 20 44 | head -n 2 >>"$work/whole.jsonl"
+compare --report "$work/whole.jsonl"
+want_text "$out" " rounds, the last one broken off; ratio" "a broken round"
 printf '{"kind":"sample","rou' >>"$work/whole.jsonl"
 compare --report "$work/whole.jsonl"
 want_rc 0 "half a line"
-want_text "$err" "whole.jsonl:6: cut in the middle, left out" "half a line"
+want_text "$err" "whole.jsonl:8: cut in the middle, left out" "half a line"
 
 refused() { # TEXT ARGS...
     local text=$1
