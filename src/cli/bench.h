@@ -18,6 +18,7 @@ typedef struct bench_values {
     cli_model_values model;
     weft_engine_params engine;
     int32_t prompts, input, output, repeat; /* 0 but for repeat: the kind's own */
+    float temperature;
     uint64_t seed;
     const char *prefill, *decode, *plot;
     bool json;

@@ -96,14 +96,14 @@ static void runs_close(bench *b) {
     free(r);
 }
 
-static weft_request request_of(const int32_t *ids, int32_t n_in, int32_t n_out) {
+static weft_request request_of(const bench *b, const int32_t *ids, int32_t n_in, int32_t n_out) {
     weft_request q;
     weft_request_default(&q);
     q.prompt = ids;
     q.n_prompt = n_in;
     q.max_tokens = n_out;
     q.ignore_eos = true;
-    q.sampling.temperature = 0;
+    q.sampling.temperature = b->v->temperature;
     return q;
 }
 
@@ -170,7 +170,7 @@ static weft_status throughput_open(bench *b, weft_error *err) {
     snprintf(c->name, sizeof c->name, "%d x (%d in, %d out)", n, in, r->n_out);
     s = runs_start(b, r, n, in, (int32_t)len, v->engine.max_num_seqs, err);
     for (int32_t i = 0; s == WEFT_OK && i < n; i++)
-        r->request[i] = request_of(r->ids + (size_t)i * (size_t)in, in, r->n_out);
+        r->request[i] = request_of(b, r->ids + (size_t)i * (size_t)in, in, r->n_out);
     return s;
 }
 
@@ -285,7 +285,7 @@ static weft_status latency_open(bench *b, weft_error *err) {
     if (s == WEFT_OK) { /* pages of memory and threads are there before the first measured run */
         timing t;
         ids_draw(r, (size_t)in);
-        r->request[0] = request_of(r->ids, in, 1);
+        r->request[0] = request_of(b, r->ids, in, 1);
         s = complete(r, 1, &t, err);
     }
     return s;
@@ -305,7 +305,7 @@ static weft_status latency_measure(bench *b, int32_t i, int32_t repeat, bench_sa
             return peaks;
     }
     ids_draw(r, (size_t)c->size);
-    r->request[0] = request_of(r->ids, c->size, decode ? r->n_out : 1);
+    r->request[0] = request_of(b, r->ids, c->size, decode ? r->n_out : 1);
     weft_engine_get_stats(r->engine, &before);
     weft_status s = complete(r, 1, &t, err);
     if (s != WEFT_OK)

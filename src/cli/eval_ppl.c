@@ -11,6 +11,7 @@
 
 /* One piece of text: nll[t] = -log p(ids[t + 1] | ids[0..t]), and the most likely next token. */
 typedef struct piece {
+    const kern_table *k;
     int32_t *ids;
     double *nll;           /* [n - 1] */
     int32_t *top;          /* [n] */
@@ -26,7 +27,7 @@ static double kl_of(const piece *p, int32_t position, const float *logits, int32
     const int32_t *id = p->ref_id + (size_t)(position - p->kl_from) * (size_t)p->n_ref;
     const float *lp = p->ref_logprob + (size_t)(position - p->kl_from) * (size_t)p->n_ref;
     double kl = 0, mass_ref = 0, mass = 0;
-    double lse = evaluate_nll(logits, n_vocab, 0) + (double)logits[0];
+    double lse = evaluate_nll(p->k, logits, n_vocab, 0) + (double)logits[0];
     for (int32_t i = 0; i < p->n_ref; i++) {
         if (id[i] < 0 || id[i] >= n_vocab)
             return NAN;
@@ -44,7 +45,7 @@ static double kl_of(const piece *p, int32_t position, const float *logits, int32
 static void row_score(void *user, int32_t position, const float *logits, int32_t n_vocab) {
     piece *p = user;
     if (position + 1 < p->n)
-        p->nll[position] = evaluate_nll(logits, n_vocab, p->ids[position + 1]);
+        p->nll[position] = evaluate_nll(p->k, logits, n_vocab, p->ids[position + 1]);
     p->top[position] = evaluate_argmax(logits, n_vocab);
     if (p->kl && position >= p->kl_from)
         p->kl[position] = kl_of(p, position, logits, n_vocab);
@@ -73,12 +74,18 @@ static void pieces_free(piece *p, int32_t n) {
 
 static weft_status pieces_run(const eval_values *v, weft_model *model, piece *p, int32_t n,
                               weft_error *err) {
+    const kern_table *k;
+    weft_status s = kern_cpu_table(v->engine.isa, &k, err);
+    if (s != WEFT_OK)
+        return s;
     evaluate_prompt *run = calloc((size_t)n, sizeof *run);
     if (!run)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d texts", n);
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
+        p[i].k = k;
         run[i] = (evaluate_prompt){p[i].ids, p[i].n, 1, NULL, row_score, &p[i]};
-    weft_status s = evaluate_run(model, &v->engine, run, n, err);
+    }
+    s = evaluate_run(model, &v->engine, run, n, err);
     free(run);
     return s;
 }

@@ -113,8 +113,8 @@ weft_status evaluate_run(weft_model *model, const weft_engine_params *params,
     return s;
 }
 
-double evaluate_nll(const float *logits, int32_t n_vocab, int32_t token) {
-    return sample_lse(logits, n_vocab) - (double)logits[token];
+double evaluate_nll(const kern_table *k, const float *logits, int32_t n_vocab, int32_t token) {
+    return sample_lse(k, logits, n_vocab) - (double)logits[token];
 }
 
 int32_t evaluate_argmax(const float *logits, int32_t n_vocab) {

@@ -57,7 +57,8 @@ typedef struct engine_rank {
     uint8_t *plan;
     engine_result *result; /* [max_step_tokens] host: own results, on rank 0 all */
     float *logits;         /* [MODEL_LOGIT_CHUNK][n_vocab] host, NULL on ranks that do not sample */
-    sampler *sampler;
+    sampler **sampler; /* [n_sampler] of the threads that sample, NULL on ranks that do not */
+    int32_t n_sampler;
 } engine_rank;
 
 /* ---- front ---- */
@@ -152,7 +153,9 @@ void front_fail(front *f, weft_status status, const char *text);
 weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err);
 
 /* rank.c */
-/* What a rank takes beside the kernels' memory: host buffers (plan, results, logits), and scratch of
+/* Threads of a rank that sample or score: rows come in chunks. */
+int32_t engine_rank_samplers(const engine_setup *s, const topo *t);
+/* What a rank takes beside the kernels' memory: host buffers (plan, results, logits, samplers), and scratch of
  * its kernel threads. */
 size_t engine_rank_host_bytes(const engine_setup *s, const topo *t);
 size_t engine_rank_scratch_bytes(const model_desc *d, const engine_setup *s, int32_t rank,

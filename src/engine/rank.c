@@ -3,6 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/log.h"
@@ -15,12 +16,18 @@ static size_t plan_bytes_cap(const engine_setup *s) {
     return plan_cap(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens, s->caps.n_group);
 }
 
+int32_t engine_rank_samplers(const engine_setup *s, const topo *t) {
+    int32_t n = engine_setup_threads(s, t->rank);
+    n = n < MODEL_LOGIT_CHUNK ? n : MODEL_LOGIT_CHUNK;
+    return t->t == 0 ? n : 0;
+}
+
 size_t engine_rank_host_bytes(const engine_setup *s, const topo *t) {
     size_t rows = (size_t)s->p.max_num_batched_tokens;
     size_t bytes = plan_bytes_cap(s) + rows * sizeof(engine_result);
     if (t->t == 0)
         bytes += (size_t)MODEL_LOGIT_CHUNK * (size_t)s->model.n_vocab * sizeof(float);
-    return bytes;
+    return bytes + (size_t)engine_rank_samplers(s, t) * sampler_bytes(s->model.n_vocab);
 }
 
 size_t engine_rank_scratch_bytes(const model_desc *d, const engine_setup *s, int32_t rank,
@@ -75,6 +82,18 @@ static weft_status plan_memory(engine_rank *r, weft_error *err) {
     return engine_memory_plan(e, r->memory.bytes + scratch + host, err);
 }
 
+static weft_status open_samplers(engine_rank *r, weft_error *err) {
+    const engine_setup *s = &r->e->setup;
+    int32_t n = engine_rank_samplers(s, &r->topo);
+    r->sampler = calloc((size_t)n + 1, sizeof *r->sampler);
+    if (!r->sampler)
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for %d samplers", n);
+    weft_status st = WEFT_OK;
+    for (; r->n_sampler < n && st == WEFT_OK; r->n_sampler += st == WEFT_OK)
+        st = sampler_open(s->k, s->model.n_vocab, &r->sampler[r->n_sampler], err);
+    return st;
+}
+
 static weft_status take_memory(engine_rank *r, weft_error *err) {
     const engine_setup *s = &r->e->setup;
     size_t rows = (size_t)s->p.max_num_batched_tokens;
@@ -90,7 +109,7 @@ static weft_status take_memory(engine_rank *r, weft_error *err) {
     if (!r->plan || !r->result || !r->global.req || (r->topo.t == 0 && !r->logits))
         return error_set(err, WEFT_ERR_MEMORY, "no memory for the host buffers of rank %d",
                          r->rank);
-    return sampler_open(s->model.n_vocab, &r->sampler, err);
+    return open_samplers(r, err);
 }
 
 weft_status engine_rank_plan(weft_engine *e, int32_t rank, weft_error *err) {
@@ -112,7 +131,9 @@ void engine_rank_close(engine_rank *r) {
     if (!r->e)
         return;
     const kern_table *k = r->e->setup.k;
-    sampler_close(r->sampler);
+    for (int32_t i = 0; i < r->n_sampler; i++)
+        sampler_close(r->sampler[i]);
+    free(r->sampler);
     free(r->logits);
     free(r->global.req);
     free(r->result);
@@ -168,39 +189,70 @@ static weft_status share_plan(engine_rank *r, weft_error *err) {
 }
 
 /* One logits row: hash, sampled token or the given one's log-probability. */
-static void score_row(engine_rank *r, const batch_logit *l, const float *row, engine_result *out) {
-    const weft_engine_params *p = &r->e->setup.p;
+static void score_row(const engine_rank *r, sampler *by, const batch_logit *l, const float *row,
+                      engine_result *out) {
     const batch_slot *slot = &r->slots.slot[r->global.req[l->req].slot];
     int32_t n_vocab = r->e->setup.model.n_vocab;
     *out = (engine_result){.run = l->req, .position = l->position, .status = WEFT_OK};
-    if (p->hash_logits)
+    if (r->e->setup.p.hash_logits)
         out->hash = XXH3_64bits(row, (size_t)n_vocab * sizeof *row);
     sample_context c = {slot->token, slot->n_prompt, slot->n_token, slot->bias, slot->n_bias};
     if (l->sample)
-        out->status = (int32_t)sample_pick(r->sampler, row, &slot->sampling, &c, &out->pick);
+        out->status = (int32_t)sample_pick(by, row, &slot->sampling, &c, &out->pick);
     else if (slot->sampling.logprob)
-        out->status = (int32_t)sample_score(r->sampler, row, slot->token[l->position + 1],
+        out->status = (int32_t)sample_score(by, row, slot->token[l->position + 1],
                                             slot->sampling.n_top, &out->pick);
-    if (p->on_logits) {
-        p->on_logits(p->on_logits_user,
-                     &(weft_logits_row){slot->request, l->position, row, n_vocab});
+}
+
+/* Rows [first, first + n) of the batch's logits, claimed one by one. */
+typedef struct score_job {
+    const engine_rank *r;
+    int32_t first, n;
+    atomic_int next;
+} score_job;
+
+static void score_claimed(void *arg, int32_t thread, int32_t n_thread) {
+    (void)n_thread;
+    score_job *j = arg;
+    const engine_rank *r = j->r;
+    size_t n_vocab = (size_t)r->e->setup.model.n_vocab;
+    if (thread >= r->n_sampler)
+        return;
+    for (int32_t i; (i = atomic_fetch_add(&j->next, 1)) < j->n;)
+        score_row(r, r->sampler[thread], &r->local.logit[j->first + i],
+                  r->logits + (size_t)i * n_vocab, &r->result[j->first + i]);
+}
+
+/* Rows that the client wants to see, in order. */
+static void show_rows(const engine_rank *r, int32_t first, int32_t n) {
+    const weft_engine_params *p = &r->e->setup.p;
+    int32_t n_vocab = r->e->setup.model.n_vocab;
+    for (int32_t i = 0; p->on_logits && i < n; i++) {
+        const batch_logit *l = &r->local.logit[first + i];
+        uint64_t request = r->slots.slot[r->global.req[l->req].slot].request;
+        const float *row = r->logits + (size_t)i * (size_t)n_vocab;
+        p->on_logits(p->on_logits_user, &(weft_logits_row){request, l->position, row, n_vocab});
         team_set_float_mode(); /* the client's code may have left another one */
     }
 }
 
 static weft_status score_rows(engine_rank *r) {
     const batch_local *b = &r->local;
-    size_t n_vocab = (size_t)r->e->setup.model.n_vocab;
     for (int32_t first = 0; first < b->n_logit; first += MODEL_LOGIT_CHUNK) {
         int32_t n = b->n_logit - first < MODEL_LOGIT_CHUNK ? b->n_logit - first : MODEL_LOGIT_CHUNK;
         trace_phase("logits");
         weft_status s = model_logits(r->model, &(model_step){b, r->block}, first, n, r->logits);
         if (s != WEFT_OK)
             return s;
+        if (!r->logits)
+            continue;
         trace_phase("sample");
-        for (int32_t i = 0; i < n && r->logits; i++)
-            score_row(r, &b->logit[first + i], r->logits + (size_t)i * n_vocab,
-                      &r->result[first + i]);
+        score_job job = {.r = r, .first = first, .n = n};
+        if (n > 1)
+            r->e->setup.k->host_run(r->dev, score_claimed, &job);
+        else /* nobody is woken for one row */
+            score_claimed(&job, 0, 1);
+        show_rows(r, first, n);
     }
     return WEFT_OK;
 }

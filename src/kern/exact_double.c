@@ -3,10 +3,6 @@
 #include <stdint.h>
 #include <string.h>
 
-/* ln 2 in two parts; the upper one has 32 bits, so that k * LN2_HI is exact for |k| < 2^21. */
-static const double LN2_HI = 0x1.62e42feep-1;
-static const double LN2_LO = 0x1.a39ef35793c76p-33;
-
 static double from_bits(uint64_t u) {
     double d;
     memcpy(&d, &u, 8);
@@ -37,8 +33,8 @@ double exact_exp(double x) {
     if (x < -745.2)
         return 0;
     int64_t k = nearest(x * 0x1.71547652b82fep+0);
-    double hi = x - (double)k * LN2_HI;
-    double lo = (double)k * LN2_LO;
+    double hi = x - (double)k * EXACT_LN2_HI;
+    double lo = (double)k * EXACT_LN2_LO;
     double r = hi - lo;
     double lost = (hi - r) - lo;
     /* r^13/13! and down: |r| < 0.35, so the next term is below 5e-18 */
@@ -98,8 +94,8 @@ double exact_log(double x) {
     r = r * z + 2.0 / 5.0;
     r = r * z + 2.0 / 3.0;
     r = r * z;
-    double small = s * (f - r) - (double)k * LN2_LO;
-    return (double)k * LN2_HI - (small - f);
+    double small = s * (f - r) - (double)k * EXACT_LN2_LO;
+    return (double)k * EXACT_LN2_HI - (small - f);
 }
 
 /* x - q pi/2 for the nearest q, |result| <= pi/4 and a little; *quadrant = q mod 4. pi/2 in three

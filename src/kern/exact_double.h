@@ -4,6 +4,10 @@
 #ifndef WEFT_KERN_EXACT_DOUBLE_H
 #define WEFT_KERN_EXACT_DOUBLE_H
 
+/* ln 2 in two parts; the upper one has 32 bits, so that k * EXACT_LN2_HI is exact for |k| < 2^21. */
+#define EXACT_LN2_HI 0x1.62e42feep-1
+#define EXACT_LN2_LO 0x1.a39ef35793c76p-33
+
 /* Relative error below 4e-16 (below the smallest normal number: half its spacing). Overflow gives
  * +inf, underflow +0, NaN gives NaN. */
 double exact_exp(double x);

@@ -10,6 +10,7 @@
 #define WEFT_KERN_KERN_H
 
 #include "base/status.h"
+#include "kern/noise.h"
 #include "tensor/dtype.h"
 #include "tensor/mem.h"
 #include "tensor/tree.h"
@@ -416,6 +417,15 @@ typedef struct kern_table {
     void (*download)(kern_dev *dev, void *dst, kern_mem src, size_t bytes);
     void (*fill)(kern_dev *dev, kern_mem dst, uint8_t byte, size_t bytes);
     void (*drain)(kern_dev *dev);
+
+    /* Work of the host: f(arg, thread, n_thread) on every thread that serves the rank; returns when
+     * all have. */
+    void (*host_run)(kern_dev *dev, void (*f)(void *arg, int32_t thread, int32_t n_thread),
+                     void *arg);
+    /* The sampler's loops, on host memory: out[i] = exact_exp(x[i] - most), no x[i] above `most`, which
+     * is finite; noise_bits(row, first + i). */
+    void (*exp_below)(const double *x, double most, int32_t n, double *out);
+    void (*noise)(noise_row row, int32_t first, int32_t n, uint64_t *out);
 
     /* Bytes of a packed weight; packs rows [row0, row0 + n_row) (multiples of the panel but at the
      * end) of plain `src` into w->data. */

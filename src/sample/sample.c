@@ -23,25 +23,44 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "kern/exact_double.h"
-#include "sample/noise.h"
+
+enum {
+    CHUNK = 240, /* entries that a loop of kern_table gets at a time: whole vectors, whole lanes */
+    LANES = 8,   /* of a search for the largest */
+    LSE_LANES = 16, /* of the sum of sample_lse */
+    FEW = 8,        /* entries of which the best is looked for one by one */
+    MAX_CUT = 128   /* twice the logarithm of the largest vocabulary are likely */
+};
 
 struct sampler {
+    const kern_table *k;
     int32_t n_vocab;
     int32_t n_finite; /* of the row in x */
     double *x;        /* [n_vocab] the row */
-    int32_t *order;   /* [n_vocab] ids of the best, best first */
     int32_t *n_out;   /* [n_vocab] occurrences in the output; zero between picks */
     uint8_t *seen;    /* [n_vocab] zero between picks */
+
+    int32_t *order; /* [n_vocab] ids, the first n_taken of them the best, best first */
+    int32_t n_order, n_taken, n_span, n_cut;
+    int32_t cut[MAX_CUT];
+    double most; /* the largest x */
+    uint64_t random;
 };
 
-weft_status sampler_open(int32_t n_vocab, sampler **out, weft_error *err) {
+size_t sampler_bytes(int32_t n_vocab) {
+    const sampler *s = NULL;
+    return sizeof *s +
+           (size_t)n_vocab * (sizeof *s->x + sizeof *s->order + sizeof *s->n_out + sizeof *s->seen);
+}
+
+weft_status sampler_open(const kern_table *k, int32_t n_vocab, sampler **out, weft_error *err) {
     if (n_vocab < 1)
         return error_set(err, WEFT_ERR_SETUP, "vocabulary: %d tokens; at least 1 is needed",
                          n_vocab);
     sampler *s = calloc(1, sizeof *s);
     if (!s)
         goto undo_nothing;
+    s->k = k;
     s->n_vocab = n_vocab;
     size_t n = (size_t)n_vocab;
     s->x = calloc(n, sizeof *s->x);
@@ -113,18 +132,59 @@ weft_status sample_check_bias(const weft_bias *bias, int32_t n_bias, int32_t n_v
     return WEFT_OK;
 }
 
-double sample_lse(const float *logits, int32_t n) {
-    double max = -HUGE_VAL;
+static int32_t min32(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+static bool is_finite(float x) {
+    return fabsf(x) <= FLT_MAX;
+}
+
+/* A row as doubles, -inf where it is not finite. Returns how many are. */
+static int32_t to_doubles(const float *logits, int32_t n, double *x) {
+    int32_t n_finite = 0;
+    for (int32_t i = 0; i < n; i++) {
+        bool finite = is_finite(logits[i]);
+        x[i] = finite ? (double)logits[i] : -HUGE_VAL;
+        n_finite += finite;
+    }
+    return n_finite;
+}
+
+/* The largest of n numbers, none of them a NaN; -inf when n is 0. Lanes, so that one comparison does
+ * not wait for the other. */
+static double largest_value(const double *x, int32_t n) {
+    double lane[LANES], most = -HUGE_VAL;
+    int32_t i = 0;
+    for (int32_t j = 0; j < LANES; j++)
+        lane[j] = -HUGE_VAL;
+    for (; i + LANES <= n; i += LANES)
+        for (int32_t j = 0; j < LANES; j++)
+            lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+    for (int32_t j = 0; j < LANES; j++)
+        most = lane[j] > most ? lane[j] : most;
+    for (; i < n; i++)
+        most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+double sample_lse(const kern_table *k, const float *logits, int32_t n) {
+    double x[CHUNK], e[CHUNK], max = -HUGE_VAL;
     for (int32_t i = 0; i < n; i++)
-        if (isfinite(logits[i]) && (double)logits[i] > max)
+        if (is_finite(logits[i]) && (double)logits[i] > max)
             max = (double)logits[i];
     if (max == -HUGE_VAL)
         return max;
-    double lane[16] = {0}; /* entry j goes to lane j mod 16 */
-    for (int32_t i = 0; i < n; i++)
-        if (isfinite(logits[i]))
-            lane[i % 16] += exact_exp((double)logits[i] - max);
-    for (int32_t step = 8; step >= 1; step /= 2)
+    double lane[LSE_LANES] = {
+        0}; /* entry j goes to lane j mod 16; one that is not finite adds +0 */
+    for (int32_t at = 0; at < n; at += CHUNK) {
+        int32_t m = min32(CHUNK, n - at);
+        to_doubles(logits + at, m, x);
+        k->exp_below(x, max, m, e);
+        for (int32_t i = 0; i < m; i++)
+            lane[i % LSE_LANES] += e[i];
+    }
+    for (int32_t step = LSE_LANES / 2; step >= 1; step /= 2)
         for (int32_t j = 0; j < step; j++)
             lane[j] += lane[j + step];
     return max + exact_log(lane[0]);
@@ -132,12 +192,7 @@ double sample_lse(const float *logits, int32_t n) {
 
 /* WEFT_ERR_NUMERIC when no entry is finite. */
 static weft_status read_row(sampler *s, const float *logits) {
-    s->n_finite = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        bool finite = isfinite(logits[i]);
-        s->x[i] = finite ? (double)logits[i] : -HUGE_VAL;
-        s->n_finite += finite;
-    }
+    s->n_finite = to_doubles(logits, s->n_vocab, s->x);
     return s->n_finite > 0 ? WEFT_OK : WEFT_ERR_NUMERIC;
 }
 
@@ -145,54 +200,88 @@ static bool before(const double *x, int32_t a, int32_t b) {
     return x[a] > x[b] || (x[a] == x[b] && a < b);
 }
 
-/* heap: [n] ids; a parent comes after its children in the order `before`: the root is the last. */
-static void sink(const double *x, int32_t *heap, int32_t n, int32_t at) {
-    int32_t id = heap[at];
-    for (int32_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && before(x, heap[child], heap[child + 1]))
-            child++;
-        if (!before(x, id, heap[child]))
-            break;
-        heap[at] = heap[child];
-    }
-    heap[at] = id;
+/* ---- the row's entries from the best on ---- */
+
+/* Incremental quicksort (Paredes and Navarro, "Optimal incremental sorting", 2006): order[0, n_taken) is
+ * sorted; what follows up to each cut is before everything behind the cut in the order, the cuts
+ * ascend from the last to the first. Taking k of n entries costs about n + k log k comparisons. Only
+ * entries within SPANS of the largest are there at first: mostly no others are wanted. */
+static void order_begin(sampler *s) {
+    s->n_taken = s->n_order = s->n_span = 0;
+    s->most = largest_value(s->x, s->n_vocab);
 }
 
-/* order[0..k) = the first k finite entries of the full sort; returns k, cut to their number. A heap
- * of the k best so far: one comparison for most entries. */
-static int32_t sort_prefix(sampler *s, int32_t k) {
-    int32_t *heap = s->order, n = 0;
-    if (k > s->n_finite)
-        k = s->n_finite;
-    for (int32_t i = 0; i < s->n_vocab && k > 0; i++) {
-        if (s->x[i] == -HUGE_VAL)
-            continue;
-        if (n < k) {
-            heap[n++] = i;
-            for (int32_t at = n / 2 - 1; n == k && at >= 0; at--)
-                sink(s->x, heap, n, at);
-        } else if (before(s->x, i, heap[0])) {
-            heap[0] = i;
-            sink(s->x, heap, n, 0);
-        }
+/* The entries of the next span; false when there are no more. */
+static bool order_fill(sampler *s) {
+    static const double spans[] = {8, 24, HUGE_VAL};
+    while (s->n_order == s->n_taken && s->n_span < (int32_t)(sizeof spans / sizeof *spans)) {
+        double below = s->n_span > 0 ? s->most - spans[s->n_span - 1] : HUGE_VAL;
+        double from = s->most - spans[s->n_span++];
+        for (int32_t i = 0; i < s->n_vocab; i++)
+            if (s->x[i] < below && s->x[i] >= from && s->x[i] != -HUGE_VAL)
+                s->order[s->n_order++] = i;
     }
-    while (n > 1) { /* the last one goes to the end */
-        int32_t last = heap[0];
-        heap[0] = heap[--n];
-        heap[n] = last;
-        sink(s->x, heap, n, 0);
+    s->n_cut = 0;
+    s->cut[s->n_cut++] = s->n_order;
+    return s->n_order > s->n_taken;
+}
+
+static void swap_ids(int32_t *a, int32_t *b) {
+    int32_t id = *a;
+    *a = *b;
+    *b = id;
+}
+
+/* Cuts order[from, to) at a random entry: it goes to the place that is returned, those before it in the
+ * order to its left. Where the cut lies changes the time, never the order. */
+static int32_t order_cut(sampler *s, int32_t from, int32_t to) {
+    int32_t *order = s->order;
+    s->random = s->random * 6364136223846793005u + 1442695040888963407u;
+    int32_t at = from + (int32_t)((s->random >> 33) % (uint64_t)(to - from));
+    int32_t pivot = order[at];
+    swap_ids(&order[at], &order[to - 1]);
+    int32_t left = from;
+    for (int32_t i = from; i < to - 1; i++)
+        if (before(s->x, order[i], pivot))
+            swap_ids(&order[left++], &order[i]);
+    swap_ids(&order[left], &order[to - 1]);
+    return left;
+}
+
+/* The best of what is left, -1 when nothing is. */
+static int32_t order_next(sampler *s) {
+    if (s->n_taken == s->n_order && !order_fill(s))
+        return -1;
+    if (s->cut[s->n_cut - 1] == s->n_taken) { /* an entry cut at: it is in its place */
+        s->n_cut--;
+        return s->order[s->n_taken++];
     }
-    return k;
+    int32_t to = s->cut[s->n_cut - 1];
+    while (to - s->n_taken > FEW && s->n_cut < MAX_CUT) {
+        int32_t at = order_cut(s, s->n_taken, to);
+        if (at == s->n_taken)
+            return s->order[s->n_taken++];
+        s->cut[s->n_cut++] = to = at;
+    }
+    int32_t best = s->n_taken;
+    for (int32_t i = best + 1; i < to; i++)
+        if (before(s->x, s->order[i], s->order[best]))
+            best = i;
+    swap_ids(&s->order[s->n_taken], &s->order[best]);
+    return s->order[s->n_taken++];
 }
 
 /* Of a row that read_row has just read: the n_top best and their log-probabilities. */
 static void report_top(sampler *s, double lse, int32_t n_top, sample_result *out) {
-    out->n_top = sort_prefix(s, n_top);
-    for (int32_t i = 0; i < out->n_top; i++) {
-        int32_t id = s->order[i];
-        out->top[i] = (sample_top){.token = id, .logprob = (float)(s->x[id] - lse)};
-    }
+    out->n_top = 0;
+    if (n_top == 0)
+        return;
+    order_begin(s);
+    for (int32_t id; out->n_top < n_top && (id = order_next(s)) >= 0;)
+        out->top[out->n_top++] = (sample_top){.token = id, .logprob = (float)(s->x[id] - lse)};
 }
+
+/* ---- the pick ---- */
 
 static void add_bias(sampler *s, const sample_context *c) {
     for (int32_t i = 0; i < c->n_bias; i++)
@@ -224,72 +313,96 @@ static void penalise(sampler *s, const weft_sampling *p, const sample_context *c
 }
 
 static int32_t largest(const sampler *s) {
+    double most = largest_value(s->x, s->n_vocab);
     int32_t best = 0;
-    for (int32_t i = 1; i < s->n_vocab; i++)
-        if (s->x[i] > s->x[best])
-            best = i;
+    while (s->x[best] != most)
+        best++;
     return best;
 }
 
-/* Length of the shortest prefix of the order whose mass reaches top_p of `whole`; -1 when the n
- * sorted entries do not reach it. */
-static int32_t cut_top_p(const sampler *s, int32_t n, double top_p, double whole) {
-    double max = s->x[s->order[0]], mass = 0;
+/* The shortest prefix of the order whose mass reaches top_p of `whole`; all n at most, if they do not:
+ * two orders of summing differ in the last bits. Of what is taken already it needs nothing anew. */
+static int32_t cut_top_p(sampler *s, int32_t n, double top_p, double whole) {
+    double max = s->most, mass = 0;
     for (int32_t i = 0; i < n; i++) {
-        mass += exact_exp(s->x[s->order[i]] - max);
+        int32_t id = i < s->n_taken ? s->order[i] : order_next(s);
+        mass += exact_exp(s->x[id] - max);
         if (mass >= top_p * whole)
             return i + 1;
     }
-    return -1;
+    return n;
 }
 
 /* Without top-k the whole mass is summed in the order of ids, so that only the prefix that top-p
- * needs has to be sorted; how much is sorted at a time does not change the prefix. */
+ * needs has to be sorted. */
 static int32_t keep_top_p(sampler *s, double top_p) {
-    double max = s->x[largest(s)], whole = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++)
-        if (s->x[i] != -HUGE_VAL)
-            whole += exact_exp(s->x[i] - max);
-    for (int32_t n = 64;; n = n > s->n_finite / 8 ? s->n_finite : n * 8) {
-        int32_t sorted = sort_prefix(s, n);
-        int32_t kept = cut_top_p(s, sorted, top_p, whole);
-        if (kept >= 0)
-            return kept;
-        if (sorted == s->n_finite) /* the two orders of summing differ in the last bits */
-            return sorted;
+    double whole = 0, e[CHUNK];
+    order_begin(s);
+    for (int32_t at = 0; at < s->n_vocab; at += CHUNK) {
+        int32_t m = min32(CHUNK, s->n_vocab - at);
+        s->k->exp_below(s->x + at, s->most, m, e);
+        for (int32_t i = 0; i < m; i++) /* +0 from an entry without probability */
+            whole += e[i];
     }
+    return cut_top_p(s, s->n_finite, top_p, whole);
 }
 
 static int32_t keep_top_k(sampler *s, int32_t top_k, double top_p) {
-    int32_t n = sort_prefix(s, top_k);
-    if (top_p >= 1)
-        return n;
-    double max = s->x[s->order[0]], whole = 0;
-    for (int32_t i = 0; i < n; i++)
-        whole += exact_exp(s->x[s->order[i]] - max);
-    return cut_top_p(s, n, top_p, whole); /* the same sum: it is reached */
+    double whole = 0;
+    order_begin(s);
+    for (int32_t id; s->n_taken < top_k && (id = order_next(s)) >= 0;)
+        whole += top_p < 1 ? exact_exp(s->x[id] - s->most) : 0;
+    int32_t n = s->n_taken;
+    return top_p < 1 ? cut_top_p(s, n, top_p, whole) : n; /* the same sum: it is reached */
 }
 
-/* order: the kept ids, or NULL: all. */
-static int32_t pick_noisy(const sampler *s, const int32_t *order, int32_t n, double min_p,
-                          noise_row row) {
-    int32_t best = -1, first = order ? order[0] : largest(s);
-    double best_value = 0, max = s->x[first];
-    for (int32_t i = 0; i < n; i++) {
-        int32_t id = order ? order[i] : i;
-        double x = s->x[id];
-        if (x == -HUGE_VAL || (min_p > 0 && exact_exp(x - max) < min_p))
-            continue;
-        uint64_t u = noise_bits(row, id);
-        if (best >= 0 && x + noise_bound(u) < best_value)
-            continue;
-        double value = x + noise_gumbel(u);
-        if (best < 0 || value > best_value || (value == best_value && id < best)) {
-            best = id;
-            best_value = value;
-        }
+/* The best token so far: the largest x + g, of equal ones the smaller id. */
+typedef struct noisy_best {
+    const sampler *s;
+    double max, min_p; /* the largest x; probabilities below min_p of its are left out */
+    int32_t id;
+    double value;
+} noisy_best;
+
+/* Most tokens are below the best one by a bound of their noise, which is cheap. */
+static void noisy_try(noisy_best *b, int32_t id, uint64_t bits) {
+    double x = b->s->x[id];
+    if (x + noise_bound(bits) < b->value || x == -HUGE_VAL)
+        return;
+    if (b->min_p > 0 && exact_exp(x - b->max) < b->min_p)
+        return;
+    double value = x + noise_gumbel(bits);
+    if (value > b->value || (value == b->value && id < b->id)) {
+        b->id = id;
+        b->value = value;
     }
-    return best;
+}
+
+/* Begins with the most likely token, which min-p never leaves out. */
+static noisy_best noisy_begin(const sampler *s, int32_t first, double min_p, noise_row row) {
+    double x = s->x[first];
+    return (noisy_best){s, x, min_p, first, x + noise_gumbel(noise_bits(row, first))};
+}
+
+static int32_t pick_kept(const sampler *s, int32_t n, double min_p, noise_row row) {
+    noisy_best b = noisy_begin(s, s->order[0], min_p, row);
+    for (int32_t i = 1; i < n; i++)
+        noisy_try(&b, s->order[i], noise_bits(row, s->order[i]));
+    return b.id;
+}
+
+static int32_t pick_any(const sampler *s, double min_p, noise_row row) {
+    uint64_t bits[CHUNK];
+    noisy_best b = noisy_begin(s, largest(s), min_p, row);
+    for (int32_t at = 0; at < s->n_vocab; at += CHUNK) {
+        int32_t m = min32(CHUNK, s->n_vocab - at);
+        if (largest_value(s->x + at, m) + NOISE_MOST < b.value)
+            continue;
+        s->k->noise(row, at, m, bits);
+        for (int32_t i = 0; i < m; i++)
+            noisy_try(&b, at + i, bits[i]);
+    }
+    return b.id;
 }
 
 static int32_t pick(sampler *s, const weft_sampling *p, int32_t output_index) {
@@ -301,10 +414,10 @@ static int32_t pick(sampler *s, const weft_sampling *p, int32_t output_index) {
     noise_row row = {.seed = p->seed, .output_index = output_index};
     double top_p = (double)p->top_p, min_p = (double)p->min_p;
     if (p->top_k > 0 && p->top_k < s->n_finite)
-        return pick_noisy(s, s->order, keep_top_k(s, p->top_k, top_p), min_p, row);
+        return pick_kept(s, keep_top_k(s, p->top_k, top_p), min_p, row);
     if (top_p < 1)
-        return pick_noisy(s, s->order, keep_top_p(s, top_p), min_p, row);
-    return pick_noisy(s, NULL, s->n_vocab, min_p, row);
+        return pick_kept(s, keep_top_p(s, top_p), min_p, row);
+    return pick_any(s, min_p, row);
 }
 
 /* Nothing but the token is wanted, and nothing changes the logits. */
@@ -318,18 +431,17 @@ static bool is_plain_greedy(const weft_sampling *p, const sample_context *c) {
  * step of many requests does this for each: lanes without branches, not one comparison after the
  * other. */
 static int32_t largest_logit(const float *x, int32_t n) {
-    enum { LANES = 8 };
     float lane[LANES], max = -HUGE_VALF;
     int32_t i = 0;
     for (int32_t j = 0; j < LANES; j++)
         lane[j] = -HUGE_VALF;
     for (; i + LANES <= n; i += LANES)
         for (int32_t j = 0; j < LANES; j++) {
-            float v = fabsf(x[i + j]) <= FLT_MAX ? x[i + j] : -HUGE_VALF;
+            float v = is_finite(x[i + j]) ? x[i + j] : -HUGE_VALF;
             lane[j] = v > lane[j] ? v : lane[j];
         }
     for (; i < n; i++)
-        if (isfinite(x[i]) && x[i] > max)
+        if (is_finite(x[i]) && x[i] > max)
             max = x[i];
     for (int32_t j = 0; j < LANES; j++)
         max = lane[j] > max ? lane[j] : max;
@@ -354,7 +466,7 @@ weft_status sample_pick(sampler *s, const float *logits, const weft_sampling *p,
         return st;
     }
     bool report = p->logprob || p->n_top > 0;
-    double lse = report ? sample_lse(logits, s->n_vocab) : 0;
+    double lse = report ? sample_lse(s->k, logits, s->n_vocab) : 0;
     report_top(s, lse, p->n_top, out);
     add_bias(s, c);
     penalise(s, p, c);
@@ -369,7 +481,7 @@ weft_status sample_score(sampler *s, const float *logits, int32_t token, int32_t
     weft_status st = read_row(s, logits);
     if (st != WEFT_OK)
         return st;
-    double lse = sample_lse(logits, s->n_vocab);
+    double lse = sample_lse(s->k, logits, s->n_vocab);
     report_top(s, lse, n_top, out);
     out->token = token;
     out->logprob = token < 0 ? 0.0f : (float)(s->x[token] - lse); /* not finite: -inf */

@@ -7,11 +7,12 @@
 #ifndef WEFT_SAMPLE_SAMPLE_H
 #define WEFT_SAMPLE_SAMPLE_H
 
-#include "base/status.h"
+#include "kern/kern.h"
 
 typedef struct sampler sampler; /* scratch of one thread */
 
-weft_status sampler_open(int32_t n_vocab, sampler **out, weft_error *err);
+weft_status sampler_open(const kern_table *k, int32_t n_vocab, sampler **out, weft_error *err);
+size_t sampler_bytes(int32_t n_vocab); /* that it takes */
 void sampler_close(sampler *s);
 
 typedef struct sample_top {
@@ -49,6 +50,6 @@ weft_status sample_score(sampler *s, const float *logits, int32_t token, int32_t
                          sample_result *out);
 
 /* log(sum exp(logits)) over finite entries, fixed order, double; -inf when none is finite. */
-double sample_lse(const float *logits, int32_t n);
+double sample_lse(const kern_table *k, const float *logits, int32_t n);
 
 #endif

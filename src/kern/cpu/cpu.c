@@ -8,6 +8,7 @@
 
 #include "kern/cpu/attn_isa.h"
 #include "kern/cpu/linear_isa.h"
+#include "kern/cpu/sample.h"
 
 const cpu_isa cpu_isa_scalar = {"scalar", cpu_has_scalar, &cpu_linear_scalar, &cpu_attn_scalar};
 const cpu_isa cpu_isa_avx2 = {"avx2", cpu_has_avx2, &cpu_linear_avx2, &cpu_attn_avx2};
@@ -161,9 +162,13 @@ static weft_status open_avx512vnni(int32_t n_thread, const kern_limits *limits, 
     return open_isa(&cpu_isa_avx512vnni, n_thread, limits, out, err);
 }
 
+static void cpu_host_run(kern_dev *dev, team_fn f, void *arg) {
+    team_run(dev->team, f, arg);
+}
+
 /* ---- the tables ---- */
 
-#define CPU_TABLE(isa_name, open_function)                                                         \
+#define CPU_TABLE(isa_name, open_function, sample_level)                                           \
     {                                                                                              \
         .device = "cpu", .isa = (isa_name),                                                        \
         .profile = {.name = "exact",                                                               \
@@ -181,7 +186,8 @@ static weft_status open_avx512vnni(int32_t n_thread, const kern_limits *limits, 
         .experts = cpu_experts, .dispatch = cpu_dispatch, .arrive = cpu_arrive,                    \
         .moe_sum = cpu_moe_sum, .pick = cpu_pick, .qk_rope = cpu_qk_rope,                          \
         .mla_rope = cpu_mla_rope, .kv_store = cpu_kv_store, .kv_pack = cpu_kv_pack,                \
-        .attn_fold = cpu_attn_fold, .attn_finish = cpu_attn_finish,                                \
+        .attn_fold = cpu_attn_fold, .attn_finish = cpu_attn_finish, .host_run = cpu_host_run,      \
+        .exp_below = cpu_exp_below__##sample_level, .noise = cpu_noise__##sample_level,            \
     }
 
 /* Best first. */
@@ -189,10 +195,10 @@ static const struct {
     const cpu_isa *isa;
     kern_table table;
 } levels[] = {
-    {&cpu_isa_avx512vnni, CPU_TABLE("avx512vnni", open_avx512vnni)},
-    {&cpu_isa_avx512, CPU_TABLE("avx512", open_avx512)},
-    {&cpu_isa_avx2, CPU_TABLE("avx2", open_avx2)},
-    {&cpu_isa_scalar, CPU_TABLE("scalar", open_scalar)},
+    {&cpu_isa_avx512vnni, CPU_TABLE("avx512vnni", open_avx512vnni, avx2)},
+    {&cpu_isa_avx512, CPU_TABLE("avx512", open_avx512, avx2)},
+    {&cpu_isa_avx2, CPU_TABLE("avx2", open_avx2, avx2)},
+    {&cpu_isa_scalar, CPU_TABLE("scalar", open_scalar, scalar)},
 };
 enum { N_LEVEL = sizeof levels / sizeof levels[0] };
 

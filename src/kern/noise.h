@@ -1,8 +1,8 @@
 /* Random numbers without state: Philox 4x32 with 10 rounds (Salmon, Moraes, Dror, Shaw: "Parallel
  * random numbers: as easy as 1, 2, 3", SC 2011), counter = (token id, output index, 0, 0), key =
  * the request's seed. */
-#ifndef WEFT_SAMPLE_NOISE_H
-#define WEFT_SAMPLE_NOISE_H
+#ifndef WEFT_KERN_NOISE_H
+#define WEFT_KERN_NOISE_H
 
 #include <stdint.h>
 
@@ -43,5 +43,7 @@ static inline double noise_bound(uint64_t bits) {
     int32_t z = __builtin_clzll((UINT64_C(1) << 53) - bits) - 11;
     return (z + 1) * 0.6931471805599454 + 1e-9; /* 1e-9: room for the rounding of noise_gumbel */
 }
+
+#define NOISE_MOST 36.8 /* above every noise_bound: z is at most 52 */
 
 #endif
