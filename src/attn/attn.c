@@ -54,7 +54,7 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
     attn_fault_plan(a);
 
     size_t toks = (size_t)batch_tok_cap(b), queries = (size_t)batch_query_cap(b);
-    size_t heads = (size_t)a->n_head, pages = dcp > 1 ? (size_t)round_pages : 0;
+    size_t heads = (size_t)a->n_head, pages = batch_moves_pages(b) ? (size_t)round_pages : 0;
     kern_memory_add(plan, "queries", queries * q_bytes(a, largest), &a->q);
     kern_memory_add(plan, "new K/V to send", toks * attn_wire_bytes(a, largest), &a->wire_send);
     kern_memory_add(plan, "new K/V received",
@@ -64,7 +64,7 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
     kern_memory_add(plan, "partial states received",
                     toks * heads * (size_t)n_other * state_bytes(largest), &a->state_recv);
     kern_memory_add(plan, "states of pass-KV rows",
-                    dcp > 1 ? toks * heads * state_bytes(largest) : 0, &a->state_kv);
+                    pages > 0 ? toks * heads * state_bytes(largest) : 0, &a->state_kv);
     kern_memory_add(plan, "pages to send",
                     (size_t)batch_round_send_cap(b) * attn_page_bytes(a, largest), &a->page_send);
     kern_memory_add(plan, "pages received", pages * attn_page_bytes(a, largest), &a->page_recv);

@@ -33,6 +33,10 @@ static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+bool batch_moves_pages(const batch_builder *b) {
+    return b->topo->sizes.dcp > 1 && b->caps.exchange != WEFT_EXCHANGE_Q;
+}
+
 /* Ints of the step block at most: id, position, places in the query and wire buffers and logits
  * index of own tokens; spans of the DCP group's pass-Q rows and of own pass-KV rows; and for each
  * group of layers a slot per received token, one table per request, own pages of all requests for
@@ -42,7 +46,7 @@ static int64_t max_block(const batch_builder *b) {
     int64_t span_ints = (int64_t)(sizeof(kern_span) / sizeof(int32_t));
     int64_t rows = min64(b->row_cap, b->tok_cap);
     int64_t of_group = b->caps.max_step_tokens + (int64_t)b->caps.max_reqs * b->caps.max_pages;
-    if (t->sizes.dcp > 1 && b->caps.exchange != WEFT_EXCHANGE_Q) {
+    if (batch_moves_pages(b)) {
         of_group += (int64_t)b->caps.max_reqs * t->sizes.dcp *
                     topo_pages_owned(t, t->dcp_rank, b->caps.max_pages);
     }
@@ -158,7 +162,7 @@ int32_t batch_recv_cap(const batch_builder *b) {
 }
 
 int32_t batch_round_send_cap(const batch_builder *b) {
-    return b->topo->sizes.dcp > 1 ? b->topo->sizes.dcp * b->send_cap : 0;
+    return batch_moves_pages(b) ? b->topo->sizes.dcp * b->send_cap : 0;
 }
 
 /* ---- build ---- */

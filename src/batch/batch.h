@@ -114,6 +114,7 @@ int32_t batch_tok_cap(const batch_builder *b);
 int32_t batch_step_cap(const batch_builder *b); /* token rows of all ranks in a step at most */
 int32_t batch_query_cap(const batch_builder *b);
 int32_t batch_recv_cap(const batch_builder *b); /* wire rows received at most */
+bool batch_moves_pages(const batch_builder *b); /* some request may take pass-KV */
 /* Pages that a rank sends in one pass-KV round at most, all destinations together. */
 int32_t batch_round_send_cap(const batch_builder *b);
 

@@ -58,6 +58,7 @@ size_t plan_cap(int32_t max_seqs, int32_t max_len, int32_t page_tokens, int32_t 
 /* Persistent rows of the requests that are in the engine, the same on every rank. */
 typedef struct batch_slot {
     uint64_t request; /* 0: free */
+    uint64_t ran;     /* n_apply of the slots when it last ran */
     weft_sampling sampling;
     int32_t n_prompt, n_token, logits_from, n_page;
     int32_t *token;  /* [max_len] */
@@ -74,6 +75,7 @@ typedef struct batch_limits {
 typedef struct batch_slots {
     batch_limits l;
     batch_slot *slot; /* [n_slot] */
+    uint64_t n_apply; /* plans applied, this one too */
 } batch_slots;
 weft_status batch_slots_open(const batch_limits *l, batch_slots *out, weft_error *err);
 void batch_slots_close(batch_slots *s);

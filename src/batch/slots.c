@@ -227,18 +227,15 @@ static weft_status read_admit(plan_reader *r, batch_slots *s, int32_t i) {
     return WEFT_OK;
 }
 
-static weft_status check_run(plan_reader *r, const batch_slots *s, const batch_global *g,
-                             const plan_run *p) {
+static weft_status check_run(plan_reader *r, const batch_slots *s, const plan_run *p) {
     weft_status status = check_slot(r, s, "run", p->slot, true);
     if (status != WEFT_OK) {
         return status;
     }
-    for (int32_t i = 0; i < g->n_req; i++) {
-        if (g->req[i].slot == p->slot) {
-            return error_set(r->err, WEFT_ERR_RANK, "plan: two runs of slot %d in a step", p->slot);
-        }
-    }
     const batch_slot *slot = &s->slot[p->slot];
+    if (slot->ran == s->n_apply) {
+        return error_set(r->err, WEFT_ERR_RANK, "plan: two runs of slot %d in a step", p->slot);
+    }
     if (p->append < -1 || p->append >= s->l.n_vocab ||
         (p->append >= 0 && slot->n_token == s->l.max_len)) {
         return error_set(r->err, WEFT_ERR_RANK,
@@ -317,7 +314,7 @@ static weft_status read_run(plan_reader *r, batch_slots *s, int32_t i, batch_glo
     if (!take(r, &p, sizeof p)) {
         return cut_short(r, "run", i, sizeof p);
     }
-    weft_status status = check_run(r, s, g, &p);
+    weft_status status = check_run(r, s, &p);
     if (status != WEFT_OK) {
         return status;
     }
@@ -329,6 +326,7 @@ static weft_status read_run(plan_reader *r, batch_slots *s, int32_t i, batch_glo
         return status;
     }
     batch_slot *slot = &s->slot[p.slot];
+    slot->ran = s->n_apply;
     if (p.append >= 0) {
         slot->token[slot->n_token++] = p.append;
     }
@@ -355,6 +353,7 @@ weft_status batch_slots_apply(batch_slots *s, const uint8_t *plan, size_t bytes,
         return status;
     }
     batch_global g = {.step = h.step, .kind = h.kind, .n_req = 0, .req = out->req};
+    s->n_apply++;
     for (int32_t i = 0; i < h.n_release && status == WEFT_OK; i++) {
         status = read_release(&r, s, i);
     }

@@ -57,7 +57,7 @@ typedef struct engine_rank {
     uint8_t *plan;
     engine_result *result; /* [max_step_tokens] host: own results, on rank 0 all */
     float *logits;         /* [MODEL_LOGIT_CHUNK][n_vocab] host, NULL on ranks that do not sample */
-    sampler **sampler; /* [n_sampler] of the threads that sample, NULL on ranks that do not */
+    sampler **sampler;     /* [n_sampler] of the threads that sample, NULL on ranks that do not */
     int32_t n_sampler;
 } engine_rank;
 
@@ -108,6 +108,7 @@ typedef struct front {
     size_t max_step_rows;
     uint64_t next_id;
     engine_result *row; /* [max_step_tokens] one step's results in run and position order */
+    int32_t *row0;      /* [max_num_seqs] where those of a run begin */
     weft_event owed;    /* handed out by the next call, when owes */
     bool owes;
     char *text; /* of the event handed out last */

@@ -23,8 +23,13 @@ weft_status front_open(front *f, const tok *t, sched *s, const kv_pools *kv,
     enum { SLACK = 4096 }; /* events: small steps do not wait for a client that comes in bursts */
     f->row_cap = 2 * f->max_step_rows + SLACK;
     f->row = malloc((size_t)max_step_rows * sizeof *f->row);
-    if (!f->row)
+    f->row0 = malloc((size_t)setup->p.max_num_seqs * sizeof *f->row0);
+    if (!f->row || !f->row0) {
+        free(f->row);
+        free(f->row0);
+        f->row = NULL;
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d result rows", max_step_rows);
+    }
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -63,6 +68,7 @@ void front_close(front *f) {
     }
     free(f->ring);
     free(f->row);
+    free(f->row0);
     free(f->text);
     pthread_cond_destroy(&f->work);
     pthread_cond_destroy(&f->ready);
@@ -214,12 +220,14 @@ void front_deliver(front *f, const engine_result *rows, int32_t n) {
     const sched_run *run;
     int32_t n_run = sched_runs(f->sched, &run);
     /* Owners report in their own order; a run's rows are the last n_logits of its positions, so
-     * each has one place. */
-    for (int32_t i = 0, base = 0; i < n_run; base += run[i++].n_logits)
-        for (int32_t j = 0; j < n; j++)
-            if (rows[j].run == i)
-                f->row[base + rows[j].position - (run[i].start + run[i].n_new - run[i].n_logits)] =
-                    rows[j];
+     * each has one place: those of run i begin at row0[i]. */
+    for (int32_t i = 0, row0 = 0; i < n_run; row0 += run[i++].n_logits)
+        f->row0[i] = row0;
+    for (int32_t j = 0; j < n; j++) {
+        const sched_run *r = &run[rows[j].run];
+        int32_t first = r->start + r->n_new - r->n_logits;
+        f->row[f->row0[rows[j].run] + rows[j].position - first] = rows[j];
+    }
     pthread_mutex_lock(&f->lock);
     sched_step_done(f->sched);
     for (int32_t i = 0; i < n_run; i++) {
@@ -522,12 +530,11 @@ static void event_fill(const front *f, const front_event *ev, weft_event *out) {
 
 /* Takes one event off the ring; false: none came in time. The end of a request takes it out of the
  * live list. */
-static bool ring_take(front *f, int32_t timeout_ms, front_event *out) {
+static bool ring_take(front *f, const struct timespec *until, front_event *out) {
     pthread_mutex_lock(&f->lock);
-    struct timespec until = deadline_after_ms(timeout_ms > 0 ? timeout_ms : 0);
-    while (f->ring_n == 0 && !f->failed && timeout_ms != 0) {
-        int rc = timeout_ms < 0 ? pthread_cond_wait(&f->ready, &f->lock)
-                                : pthread_cond_timedwait(&f->ready, &f->lock, &until);
+    while (f->ring_n == 0 && !f->failed) {
+        int rc = until ? pthread_cond_timedwait(&f->ready, &f->lock, until)
+                       : pthread_cond_wait(&f->ready, &f->lock);
         if (rc != 0)
             break;
     }
@@ -593,7 +600,9 @@ weft_status weft_engine_next(weft_engine *e, int32_t timeout_ms, weft_event *out
         *got = true;
         return WEFT_OK;
     }
-    while (ring_take(f, timeout_ms, &ev)) {
+    /* One for the whole call: events that are dropped do not prolong it. */
+    struct timespec until = deadline_after_ms(timeout_ms > 0 ? timeout_ms : 0);
+    while (ring_take(f, timeout_ms < 0 ? NULL : &until, &ev)) {
         bool dropped = ev.fr->closed;
         if (!dropped)
             event_hand_out(f, &ev, out);

@@ -304,12 +304,11 @@ static int32_t pages_wanted(const kv_pools *p, int32_t group, int32_t n_token, i
     return (int32_t)((end + p->page_tokens - 1) / p->page_tokens);
 }
 
-/* All pages that the table lacks are there. */
-static bool can_extend(const kv_pools *p, const kv_table *t, int32_t group, int32_t want) {
+/* The logical pages [from, to) of a group could all be taken now. */
+static bool are_there(const kv_pools *p, int32_t group, int32_t from, int32_t to) {
     const pools *g = &p->group[group];
     int32_t lack[MAX_POOLS] = {0};
-    assert(want <= t->cap);
-    for (int32_t i = t->n_page[group]; i < want; i++) {
+    for (int32_t i = from; i < to; i++) {
         int32_t r = p->owner[i % p->kv_shards];
         if (++lack[r] > g->pool[r].n_free + g->pool[r].n_idle)
             return false;
@@ -317,11 +316,20 @@ static bool can_extend(const kv_pools *p, const kv_table *t, int32_t group, int3
     return true;
 }
 
+bool kv_may_extend(const kv_pools *p, int32_t n_held, int32_t n_token) {
+    for (int32_t g = 0; g < p->n_group; g++) /* with a window, what is needed depends on more */
+        if (p->group[g].window == 0 &&
+            !are_there(p, g, n_held, (n_token + p->page_tokens - 1) / p->page_tokens))
+            return false;
+    return true;
+}
+
 bool kv_extend(kv_pools *p, kv_table *t, int32_t n_token, int32_t position) {
     int32_t want[KV_MAX_GROUP];
     for (int32_t g = 0; g < p->n_group; g++) {
         want[g] = pages_wanted(p, g, n_token, position);
-        if (!can_extend(p, t, g, want[g]))
+        assert(want[g] <= t->cap);
+        if (!are_there(p, g, t->n_page[g], want[g]))
             return false;
     }
     for (int32_t g = 0; g < p->n_group; g++)

@@ -83,6 +83,8 @@ void kv_trim(kv_pools *p, kv_table *t, int32_t position);
  * before `position`, the next one to be computed, has left the first window. All or nothing: false
  * when a pool is empty, the table unchanged. */
 bool kv_extend(kv_pools *p, kv_table *t, int32_t n_token, int32_t position);
+/* Could a table that holds `n_held` leading pages, whichever, cover n_token positions? false is certain. */
+bool kv_may_extend(const kv_pools *p, int32_t n_held, int32_t n_token);
 /* Gives all pages back; published ones can be found again. */
 void kv_release(kv_pools *p, kv_table *t);
 

@@ -352,6 +352,9 @@ static void plan_waiting(sched *s, int32_t budget) {
             continue;
         if (s->n_free_slot == 0)
             return;
+        /* before the long look for what is cached, which would be for nothing in every step */
+        if (!kv_may_extend(s->kv, s->limits.prefix_cache ? reusable_pages(s, r) : 0, r->n_token))
+            return;
         if (s->limits.prefix_cache && !find_prefix(s, r))
             return;
         if (!kv_extend(s->kv, &r->table, r->n_token, r->n_computed)) {

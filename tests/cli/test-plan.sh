@@ -71,6 +71,19 @@ for move in p["ranks"][0]["sent"]:
     assert sum(r["sent"][move] for r in p["ranks"]) == sum(r["received"][move] for r in p["ranks"])
 PY
 
+# What only pass-KV needs is not reserved where it is ruled out.
+for exchange in auto q; do
+    weft plan -m "$model" --pcp 2 --dcp 2 --cp-exchange "$exchange" --json
+    want_rc 0 "exchange $exchange"
+    python3 - "$out" "$exchange" <<'PY' || fail "memory with --cp-exchange $exchange"
+import json, sys
+for r in json.loads(sys.argv[1])["ranks"]:
+    size = {m["name"]: m["bytes"] for m in r["memory"]}
+    for name in "states of pass-KV rows", "pages to send", "pages received":
+        assert (size[name] > 0) == (sys.argv[2] == "auto"), (name, size[name])
+PY
+done
+
 weft plan -m "$model" --pcp 2 --dcp 2 --svg "$work/plan.svg" --prompts 100,9
 want_rc 0 svg
 python3 - "$work/plan.svg" <<'PY' || fail "svg"
