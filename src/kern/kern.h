@@ -166,16 +166,16 @@ typedef struct kern_reduce_norm {
 
 enum { KERN_MAX_EXPERT = 1024 }; /* n_expert of a router at most */
 
-/* Router logits -> slots. All f32, one rounding at a time; exp is exact_exp_neg, sums ascend over
- * expert ids from +0, ties go to the lower id.
+/* Router logits -> slots, l = a logit * logit_scale. All f32, one rounding at a time; exp is
+ * exact_exp_neg, sums ascend over expert ids from +0, ties go to the lower id.
  *   SOFTMAX   s = exp(l - max) / sum over all experts; chosen by s; renorm: s / sum of the chosen
  *   CHOSEN    chosen by l; s = softmax over the chosen alone (renorm changes nothing)
  *   SIGMOID   s = exact_sigmoid(l); chosen by s; renorm: s / (sum of the chosen + 1e-20)
  * Chosen are the n_used largest, by s (l) + correction where there is one, which changes the choice
  * and not the weight. With n_group > 1 groups of n_expert / n_group neighbours the n_group_used
  * best groups are chosen first, by their largest number, with SIGMOID by the sum of their two
- * largest; then n_used <= n_group_used * n_expert / n_group. Then s * scale. A NaN is chosen after
- * every number; a weight that is one is the one NaN. */
+ * largest; then n_used <= n_group_used * n_expert / n_group. Then s * scale, and with expert_scale s *
+ * that of the expert. A NaN is chosen after every number; a weight that is one is the one NaN. */
 typedef enum kern_route_kind {
     KERN_ROUTE_SOFTMAX,
     KERN_ROUTE_CHOSEN,
@@ -184,12 +184,13 @@ typedef enum kern_route_kind {
 typedef struct kern_route {
     kern_route_kind kind;
     bool renorm;
-    float scale;
+    float logit_scale, scale;
     int32_t n_row, n_expert, n_used, n_group, n_group_used;
-    kern_mem logits;     /* f32 [n_row][n_expert] */
-    kern_mem correction; /* f32 [n_expert] or 0 */
-    kern_mem expert;     /* out: i32 [n_row][n_used], ascending in a row */
-    kern_mem weight;     /* out: f32 [n_row][n_used] */
+    kern_mem logits;       /* f32 [n_row][n_expert] */
+    kern_mem correction;   /* f32 [n_expert] or 0 */
+    kern_mem expert_scale; /* f32 [n_expert] or 0 */
+    kern_mem expert;       /* out: i32 [n_row][n_used], ascending in a row */
+    kern_mem weight;       /* out: f32 [n_row][n_used] */
 } kern_route;
 
 /* The slots through their experts: inner = rule(gate . x, up . x) (biases added first), then the

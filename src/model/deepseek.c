@@ -135,6 +135,7 @@ static void read_moe_sizes(model_reader *r, bool v3) {
                                           "norm_topk_prob"};
     for (size_t i = 0; v3 && i < sizeof decided / sizeof *decided; i++)
         read_member_must(r, decided[i]);
+    m->logit_scale = 1.0f;
     m->scale = (float)read_real(r, "routed_scaling_factor", "expert_weights_scale", 1e-6, 1e6, 1);
     m->n_group = read_int(r, "n_group", "expert_group_count", 1, m->n_expert, 1);
     if (m->n_expert == 256 && m->n_group == 1 && !r->folder && r->status == WEFT_OK)

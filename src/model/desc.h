@@ -136,7 +136,7 @@ typedef struct model_moe {
         shared_ffn; /* n_expert 0: no experts; shared_ffn 0: none shared */
     kern_route_kind route;
     bool renorm;
-    float scale;
+    float logit_scale, scale;
     int32_t n_group, n_group_used;
 } model_moe;
 

@@ -27,7 +27,7 @@ static void read_layers(model_reader *r) {
 
 static void read_moe(model_reader *r) {
     model_config *c = r->c;
-    c->moe = (model_moe){.route = KERN_ROUTE_CHOSEN, .scale = 1.0f};
+    c->moe = (model_moe){.route = KERN_ROUTE_CHOSEN, .logit_scale = 1.0f, .scale = 1.0f};
     c->moe.n_expert = read_int(r, "num_local_experts", "expert_count", 1, 4096, READ_MUST);
     c->moe.n_used =
         read_int(r, "num_experts_per_tok", "expert_used_count", 1, c->moe.n_expert, READ_MUST);

@@ -20,7 +20,7 @@ static void read_router(model_reader *r) {
     m->ffn = read_int(r, NULL, "expert_feed_forward_length", 1, 1 << 20, r->c->ffn);
     m->route = KERN_ROUTE_SOFTMAX;
     m->renorm = true;
-    m->scale = 1.0f;
+    m->logit_scale = m->scale = 1.0f;
     for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++) {
         r->d->layer[i].ffn = 0;
         read_matrix(r, i, MODEL_ROUTER, "block_sparse_moe.gate.weight", "ffn_gate_inp.weight",

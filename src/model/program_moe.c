@@ -9,6 +9,7 @@ void choose_experts(model_rank *r, kern_act x, int32_t n_row, const model_layer_
                r->router, m->n_expert);
     r->k->route(r->dev, &(kern_route){.kind = m->route,
                                       .renorm = m->renorm,
+                                      .logit_scale = m->logit_scale,
                                       .scale = m->scale,
                                       .n_row = n_row,
                                       .n_expert = m->n_expert,

@@ -19,7 +19,7 @@ static void read_router(model_reader *r) {
         read_int(r, "moe_intermediate_size", "expert_feed_forward_length", 1, 1 << 20, READ_MUST);
     m->renorm = read_flag(r, "norm_topk_prob", NULL, !r->folder); /* GGUF: the architecture's own */
     m->route = KERN_ROUTE_SOFTMAX;
-    m->scale = 1.0f;
+    m->logit_scale = m->scale = 1.0f;
     read_only_int(r, "decoder_sparse_step", NULL, 1);
     if (r->folder && load_array_length(r->file, "mlp_only_layers") > 0)
         r->status = load_refuse(r->file, "mlp_only_layers", "an empty list", r->err);

@@ -76,10 +76,12 @@ static void renorm(const kern_route *p, float *weight) {
 void cpu_route_row(const kern_route *p, const float *logit, int32_t *expert, float *weight) {
     float s[KERN_MAX_EXPERT], score[KERN_MAX_EXPERT];
     bool open[KERN_MAX_EXPERT], chosen[KERN_MAX_EXPERT] = {false};
-    const float *correction = cpu_ptr(p->correction);
+    const float *correction = cpu_ptr(p->correction), *each = cpu_ptr(p->expert_scale);
     assert(p->n_expert <= KERN_MAX_EXPERT);
-    for (int32_t e = 0; e < p->n_expert; e++)
-        s[e] = p->kind == KERN_ROUTE_SIGMOID ? exact_sigmoid(logit[e]) : logit[e];
+    for (int32_t e = 0; e < p->n_expert; e++) {
+        float l = logit[e] * p->logit_scale;
+        s[e] = p->kind == KERN_ROUTE_SIGMOID ? exact_sigmoid(l) : l;
+    }
     if (p->kind == KERN_ROUTE_SOFTMAX)
         softmax(s, p->n_expert);
     for (int32_t e = 0; e < p->n_expert; e++)
@@ -97,6 +99,7 @@ void cpu_route_row(const kern_route *p, const float *logit, int32_t *expert, flo
         renorm(p, weight);
     for (int32_t i = 0; i < p->n_used; i++) {
         float w = weight[i] * p->scale;
+        w = each ? w * each[expert[i]] : w;
         weight[i] = w == w ? w : cpu_nan();
     }
 }

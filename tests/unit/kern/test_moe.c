@@ -605,6 +605,7 @@ static buf run_all(const moe_world *all, int32_t isa, int32_t row, int32_t n_row
     w.c = &c;
     kern_route p = {.kind = KERN_ROUTE_SOFTMAX,
                     .renorm = true,
+                    .logit_scale = 1,
                     .scale = 1,
                     .n_row = n_row,
                     .n_expert = c.n_expert,

@@ -24,7 +24,8 @@ static void route_ties(void **state) {
     (void)state;
     static const float same[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     static const float pairs[8] = {0, 2, 1, 2, 1, 0, 2, 1};
-    kern_route p = {.kind = KERN_ROUTE_SOFTMAX, .scale = 1, .n_expert = 8, .n_used = 3};
+    kern_route p = {
+        .kind = KERN_ROUTE_SOFTMAX, .logit_scale = 1, .scale = 1, .n_expert = 8, .n_used = 3};
     for (int32_t kind = KERN_ROUTE_SOFTMAX; kind <= KERN_ROUTE_SIGMOID; kind++) {
         p.kind = (kern_route_kind)kind;
         check_row(p, same, NULL, (int32_t[]){0, 1, 2}, NULL);
@@ -34,12 +35,38 @@ static void route_ties(void **state) {
     check_row(p, pairs, NULL, (int32_t[]){1, 2, 3, 6}, NULL);
 }
 
+/* Logits made smaller before anything else; each expert's weight times a number of its own. */
+static void route_scales(void **state) {
+    (void)state;
+    static const float rising[4] = {-4, 0, 20, 8}, each[4] = {1, 1, 0.5f, 3};
+    kern_route p = {.kind = KERN_ROUTE_SOFTMAX,
+                    .renorm = true,
+                    .logit_scale = 0.25f,
+                    .scale = 2,
+                    .n_expert = 4,
+                    .n_used = 2,
+                    .expert_scale = {(uintptr_t)each}};
+    float s[4], sum = 0;
+    for (int32_t e = 0; e < 4; e++)
+        sum += s[e] = exact_exp_neg(rising[e] * 0.25f - 5);
+    for (int32_t e = 0; e < 4; e++)
+        s[e] /= sum;
+    sum = s[2] + s[3];
+    check_row(p, rising, NULL, (int32_t[]){2, 3},
+              (float[]){s[2] / sum * 2 * 0.5f, s[3] / sum * 2 * 3});
+    p.kind = KERN_ROUTE_SIGMOID;
+    p.renorm = false;
+    check_row(p, rising, NULL, (int32_t[]){2, 3},
+              (float[]){exact_sigmoid(5) * 2 * 0.5f, exact_sigmoid(2) * 2 * 3});
+}
+
 /* Weights in order of id and not of size; what each kind makes of equal logits is known exactly. */
 static void route_weights(void **state) {
     (void)state;
     static const float same[4] = {3, 3, 3, 3};
     static const float zeros[4] = {0};
-    kern_route p = {.kind = KERN_ROUTE_SOFTMAX, .scale = 1, .n_expert = 4, .n_used = 2};
+    kern_route p = {
+        .kind = KERN_ROUTE_SOFTMAX, .logit_scale = 1, .scale = 1, .n_expert = 4, .n_used = 2};
     check_row(p, same, NULL, (int32_t[]){0, 1}, (float[]){0.25f, 0.25f});
     p.renorm = true;
     check_row(p, same, NULL, (int32_t[]){0, 1}, (float[]){0.5f, 0.5f});
@@ -64,7 +91,8 @@ static void route_correction(void **state) {
     (void)state;
     static const float logits[6] = {2, 1, 0, -1, -2, -3};
     static const float correction[6] = {-1, 0, 0, 0, 0.9f, 0};
-    kern_route p = {.kind = KERN_ROUTE_SIGMOID, .scale = 1, .n_expert = 6, .n_used = 2};
+    kern_route p = {
+        .kind = KERN_ROUTE_SIGMOID, .logit_scale = 1, .scale = 1, .n_expert = 6, .n_used = 2};
     check_row(p, logits, NULL, (int32_t[]){0, 1}, (float[]){exact_sigmoid(2), exact_sigmoid(1)});
     check_row(p, logits, correction, (int32_t[]){1, 4},
               (float[]){exact_sigmoid(1), exact_sigmoid(-2)});
@@ -75,6 +103,7 @@ static void route_groups(void **state) {
     (void)state;
     static const float logits[12] = {-9, -9, -9, 5, -9, -9, 3, 3, -9, 4, -9, -9};
     kern_route p = {.kind = KERN_ROUTE_SIGMOID,
+                    .logit_scale = 1,
                     .scale = 1,
                     .n_expert = 12,
                     .n_used = 2,
@@ -135,12 +164,14 @@ static void reference_route(const kern_route *p, const float *l, const float *co
     float s[KERN_MAX_EXPERT];
     ranked order[KERN_MAX_EXPERT], group[KERN_MAX_EXPERT];
     int32_t n_group = p->n_group > 1 ? p->n_group : 1, size = p->n_expert / n_group, n = 0;
-    memcpy(s, l, (size_t)p->n_expert * sizeof *s);
+    float scaled[KERN_MAX_EXPERT];
+    for (int32_t e = 0; e < p->n_expert; e++)
+        s[e] = scaled[e] = l[e] * p->logit_scale;
     if (p->kind == KERN_ROUTE_SOFTMAX)
-        reference_softmax(l, p->n_expert, s);
+        reference_softmax(scaled, p->n_expert, s);
     if (p->kind == KERN_ROUTE_SIGMOID)
         for (int32_t e = 0; e < p->n_expert; e++)
-            s[e] = exact_sigmoid(l[e]);
+            s[e] = exact_sigmoid(scaled[e]);
     for (int32_t e = 0; e < p->n_expert; e++)
         order[e] = (ranked){correction ? s[e] + correction[e] : s[e], e};
     for (int32_t g = 0; g < n_group; g++) {
@@ -174,6 +205,8 @@ static void reference_route(const kern_route *p, const float *l, const float *co
         if (p->renorm && p->kind != KERN_ROUTE_CHOSEN)
             weight[i] /= sum;
         weight[i] *= p->scale;
+        if (p->expert_scale.at)
+            weight[i] *= ((const float *)p->expert_scale.at)[expert[i]];
         if (isnan(weight[i]))
             weight[i] = float_of(0xFFC00000u);
     }
@@ -196,6 +229,8 @@ static void check_route(kern_route p, int32_t how, bool corrected, int32_t n_thr
     for (int32_t e = 0; e < p.n_expert; e++)
         buf_floats(correction)[e] = how == 1 ? (float)rng_below(3) : rng_float();
     const float *add = corrected ? buf_floats(correction) : NULL;
+    if (how == 1) /* some are 0 */
+        p.expert_scale = correction.mem;
     for (int32_t isa = 0; isa < isa_count(); isa++) {
         routed r = route_on(isa, p, n_thread, buf_floats(logits), add);
         for (int32_t row = 0; row < p.n_row; row++) {
@@ -218,6 +253,7 @@ static void route_random(void **state) {
     for (int32_t round = 0; round < 108; round++) {
         kern_route p = {.kind = (kern_route_kind)(round % 3),
                         .renorm = round / 3 % 2,
+                        .logit_scale = round % 7 ? 1.0f : 0.3f,
                         .scale = round % 5 ? 1.0f : 2.5f,
                         .n_row = 1 + rng_below(4),
                         .n_expert = counts[round / 9 % 6]};
@@ -240,6 +276,7 @@ static void route_many_rows(void **state) {
     for (int32_t i = 0; i < 7; i++) {
         kern_route p = {.kind = (kern_route_kind)(i % 3),
                         .renorm = true,
+                        .logit_scale = 1,
                         .scale = 1,
                         .n_row = rows[i],
                         .n_expert = experts[i],
@@ -255,10 +292,10 @@ static void no_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(route_ties),       cmocka_unit_test(route_weights),
-        cmocka_unit_test(route_correction), cmocka_unit_test(route_groups),
-        cmocka_unit_test(route_random),     cmocka_unit_test(route_many_rows),
-        cmocka_unit_test(no_rows),
+        cmocka_unit_test(route_ties),      cmocka_unit_test(route_weights),
+        cmocka_unit_test(route_scales),    cmocka_unit_test(route_correction),
+        cmocka_unit_test(route_groups),    cmocka_unit_test(route_random),
+        cmocka_unit_test(route_many_rows), cmocka_unit_test(no_rows),
     };
     isa_print_absent();
     return cmocka_run_group_tests(tests, NULL, NULL);
