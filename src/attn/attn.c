@@ -18,7 +18,7 @@ static size_t q_bytes(const attn_rank *a, const attn_shape *s) {
 }
 
 size_t attn_wire_bytes(const attn_rank *a, const attn_shape *s) {
-    return (size_t)a->n_kv_head * (size_t)(s->head_dim + s->value_dim) * kern_kv_elem(a->kv_type);
+    return (size_t)s->n_kv_head * (size_t)(s->head_dim + s->value_dim) * kern_kv_elem(a->kv_type);
 }
 
 size_t attn_page_bytes(const attn_rank *a, const attn_shape *s) {
@@ -26,15 +26,10 @@ size_t attn_page_bytes(const attn_rank *a, const attn_shape *s) {
 }
 
 void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, const topo *t,
-                    kern_kv_type kv_type, const attn_shape *largest, const batch_builder *b,
+                    kern_kv_type kv_type, attn_most most, const batch_builder *b,
                     int32_t round_pages, attn_fault fault, kern_memory *plan) {
-    *a = (attn_rank){.k = k,
-                     .dev = dev,
-                     .comm = c,
-                     .topo = t,
-                     .kv_type = kv_type,
-                     .n_head = t->n_head,
-                     .n_kv_head = t->n_kv_head};
+    *a = (attn_rank){
+        .k = k, .dev = dev, .comm = c, .topo = t, .kv_type = kv_type, .n_head = t->n_head};
     a->fault = fault;
     int32_t dcp = t->sizes.dcp, shards = t->kv_shards;
     int32_t one[2] = {0, shards};
@@ -53,26 +48,27 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
     tree_finish(shards, one, 1, &a->root);
     attn_fault_plan(a);
 
+    attn_shape largest = {.head_dim = most.head_dim, .value_dim = most.value_dim};
     size_t toks = (size_t)batch_tok_cap(b), queries = (size_t)batch_query_cap(b);
     size_t heads = (size_t)a->n_head, pages = batch_moves_pages(b) ? (size_t)round_pages : 0;
-    kern_memory_add(plan, "queries", queries * q_bytes(a, largest), &a->q);
-    kern_memory_add(plan, "new K/V to send", toks * attn_wire_bytes(a, largest), &a->wire_send);
-    kern_memory_add(plan, "new K/V received",
-                    (size_t)batch_recv_cap(b) * attn_wire_bytes(a, largest), &a->wire_recv);
-    kern_memory_add(plan, "partial states",
-                    queries * heads * (size_t)a->cover.n_emit * state_bytes(largest), &a->state);
-    kern_memory_add(plan, "partial states received",
-                    toks * heads * (size_t)n_other * state_bytes(largest), &a->state_recv);
-    kern_memory_add(plan, "states of pass-KV rows",
-                    pages > 0 ? toks * heads * state_bytes(largest) : 0, &a->state_kv);
-    kern_memory_add(plan, "pages to send",
-                    (size_t)batch_round_send_cap(b) * attn_page_bytes(a, largest), &a->page_send);
-    kern_memory_add(plan, "pages received", pages * attn_page_bytes(a, largest), &a->page_recv);
+    size_t state = state_bytes(&largest), wire = (size_t)most.token * kern_kv_elem(kv_type),
+           page = wire * (size_t)k->profile.page_tokens;
+    kern_memory_add(plan, "queries", queries * q_bytes(a, &largest), &a->q);
+    kern_memory_add(plan, "new K/V to send", toks * wire, &a->wire_send);
+    kern_memory_add(plan, "new K/V received", (size_t)batch_recv_cap(b) * wire, &a->wire_recv);
+    kern_memory_add(plan, "partial states", queries * heads * (size_t)a->cover.n_emit * state,
+                    &a->state);
+    kern_memory_add(plan, "partial states received", toks * heads * (size_t)n_other * state,
+                    &a->state_recv);
+    kern_memory_add(plan, "states of pass-KV rows", pages > 0 ? toks * heads * state : 0,
+                    &a->state_kv);
+    kern_memory_add(plan, "pages to send", (size_t)batch_round_send_cap(b) * page, &a->page_send);
+    kern_memory_add(plan, "pages received", pages * page, &a->page_recv);
 }
 
 /* stride: page_stride of the group in the cache, attn_page_bytes among received pages. */
 static kern_kv kv_view(const attn_rank *a, const attn_shape *s, kern_mem pages, size_t stride) {
-    return (kern_kv){a->kv_type, a->n_kv_head, s->head_dim, s->value_dim, stride, pages};
+    return (kern_kv){a->kv_type, s->n_kv_head, s->head_dim, s->value_dim, stride, pages};
 }
 
 /* New K/V to the owner of their page in every replica; in the cache before any attention of this

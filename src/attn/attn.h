@@ -21,6 +21,7 @@ typedef enum attn_fault {
 
 /* What differs between the layers of a model; sizes of one head. */
 typedef struct attn_shape {
+    int32_t n_kv_head;           /* local */
     int32_t head_dim, value_dim; /* of K, of V */
     int32_t window;              /* 0: none */
     int32_t group;               /* whose pages hold its K and V */
@@ -35,7 +36,7 @@ typedef struct attn_rank {
     comm *comm;
     const topo *topo;
     kern_kv_type kv_type;
-    int32_t n_head, n_kv_head; /* local */
+    int32_t n_head; /* local */
     /* by group: bytes from page to page of one layer in the cache; its owner sets them */
     size_t page_stride[KV_MAX_GROUP];
     attn_fault fault;
@@ -59,10 +60,16 @@ typedef struct attn_rank {
     kern_mem page_recv; /* [round_pages] pages of one layer */
 } attn_rank;
 
+/* The most that a layer has of each. */
+typedef struct attn_most {
+    int32_t head_dim, value_dim;
+    int32_t token; /* values of K and V of one token, all local heads */
+} attn_most;
+
 /* Fills the facts and adds the buffers to the plan. dev, comm may be NULL while planning without
- * running. largest: no layer has more of head_dim, of value_dim, or of both together. */
+ * running. */
 void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, const topo *t,
-                    kern_kv_type kv_type, const attn_shape *largest, const batch_builder *b,
+                    kern_kv_type kv_type, attn_most most, const batch_builder *b,
                     int32_t round_pages, attn_fault fault, kern_memory *plan);
 
 /* Where the plan of the exchange changes for a fault (fault.c); called by attn_rank_init. */

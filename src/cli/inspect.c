@@ -69,6 +69,36 @@ static void print_plain(const char *text) {
     }
 }
 
+static bool same_heads(const model_layer *a, const model_layer *b) {
+    return a->n_kv_head == b->n_kv_head && a->head_dim == b->head_dim;
+}
+
+/* A line for each kind of heads, in the order of layers. */
+static void print_heads(const model_desc *d) {
+    int32_t n_layer = d->config.n_layer;
+    for (int32_t i = 0; i < n_layer; i++) {
+        const model_layer *l = &d->layer[i];
+        int32_t first = 0, n = 0;
+        while (!same_heads(&d->layer[first], l))
+            first++;
+        for (int32_t k = 0; k < n_layer; k++)
+            n += same_heads(&d->layer[k], l);
+        if (first < i)
+            continue;
+        printf("%-13s %d query, %d KV, of %d", i == 0 ? "heads" : "", l->n_head, l->n_kv_head,
+               l->head_dim);
+        if (n < n_layer)
+            printf(", in %d layer%s%s", n, n == 1 ? "" : "s",
+                   l->v_is_k ? ", V from K's matrix" : "");
+        putchar('\n');
+    }
+}
+
+static void print_experts(const model_moe *m) {
+    if (m->n_expert > 0)
+        printf("experts       %d, %d for a token, ffn %d\n", m->n_expert, m->n_used, m->ffn);
+}
+
 static void print_summary(const char *path, const model_desc *d) {
     const model_config *c = &d->config;
     printf("file          %s, %" PRId64 " bytes\n", path, load_file_bytes(d->file));
@@ -76,7 +106,8 @@ static void print_summary(const char *path, const model_desc *d) {
     print_plain(c->name);
     printf(", %s\n", c->architecture);
     printf("layers        %d of width %d, ffn %d\n", c->n_layer, c->hidden, c->ffn);
-    printf("heads         %d query, %d KV, of %d\n", c->n_head, c->n_kv_head, c->head_dim);
+    print_experts(&c->moe);
+    print_heads(d);
     printf("vocabulary    %d tokens%s\n", c->n_vocab, c->tied_output ? ", output tied" : "");
     printf("context       %d\n", c->context_length);
 }
@@ -199,11 +230,11 @@ static json_t *layers_json(const model_desc *d) {
     json_t *out = json_array();
     for (int32_t i = 0; i < d->config.n_layer; i++) {
         const model_layer *l = &d->layer[i];
-        json_array_append_new(out,
-                              json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i}", "attention",
-                                        l->latent ? "mla" : "gqa", "kv_heads", l->n_kv_head,
-                                        "head_dim", l->head_dim, "value_dim", l->value_dim,
-                                        "window", l->window, "kv_from", l->kv_from, "ffn", l->ffn));
+        json_array_append_new(out, json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:b, s:i}",
+                                             "attention", l->latent ? "mla" : "gqa", "kv_heads",
+                                             l->n_kv_head, "head_dim", l->head_dim, "value_dim",
+                                             l->value_dim, "window", l->window, "kv_from",
+                                             l->kv_from, "v_is_k", l->v_is_k, "ffn", l->ffn));
     }
     return out;
 }

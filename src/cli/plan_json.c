@@ -33,22 +33,29 @@ static json_t *rank_rows(const explain_rank *r) {
     return out;
 }
 
-static json_t *rank_json(const explain_rank *r) {
+/* KV heads of layers with fewer than others; null: there are none. */
+static json_t *fewer_kv_heads(const explain *e, const topo *t) {
+    int32_t n = topo_fewer_kv_heads(&e->setup.model), first = t->t * n / t->sizes.tp;
+    return n > 0 ? range(first, first + topo_kv_heads(n, t->sizes.tp)) : json_null();
+}
+
+static json_t *rank_json(const explain *e, const explain_rank *r) {
     const topo *t = &r->topo;
     json_t *group = json_array();
     for (int32_t m = 0; m < t->sizes.dcp; m++)
         json_array_append_new(group, json_integer(t->group_list[COMM_DCP][m]));
     return json_pack(
-        "{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:i, s:o, s:i, s:o, s:I, s:I, s:I, s:i, s:o, s:o, "
-        "s:o}",
+        "{s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:i, s:o, s:i, s:o, s:I, s:I, s:I, s:i, s:o, "
+        "s:o, s:o}",
         "rank", t->rank, "pcp", t->c, "tp", t->t, "heads", range(t->head0, t->head0 + t->n_head),
-        "kv_heads", range(t->kv_head0, t->kv_head0 + t->n_kv_head), "experts",
-        range(r->expert0, r->expert0 + r->n_expert), "dcp_group", group, "dcp", t->dcp_rank,
-        "shards", range(t->shard_cut[t->dcp_rank], t->shard_cut[t->dcp_rank + 1]), "threads",
-        r->n_thread, "memory", memory_items(&r->memory), "memory_bytes",
-        (json_int_t)r->memory.bytes, "kernel_scratch_bytes", (json_int_t)r->scratch_bytes,
-        "host_bytes", (json_int_t)r->host_bytes, "tokens", r->n_tok, "rows", rank_rows(r), "sent",
-        moves(r->sent), "received", moves(r->received));
+        "kv_heads", range(t->kv_head0, t->kv_head0 + t->n_kv_head), "kv_heads_fewer",
+        fewer_kv_heads(e, t), "experts", range(r->expert0, r->expert0 + r->n_expert), "dcp_group",
+        group, "dcp", t->dcp_rank, "shards",
+        range(t->shard_cut[t->dcp_rank], t->shard_cut[t->dcp_rank + 1]), "threads", r->n_thread,
+        "memory", memory_items(&r->memory), "memory_bytes", (json_int_t)r->memory.bytes,
+        "kernel_scratch_bytes", (json_int_t)r->scratch_bytes, "host_bytes",
+        (json_int_t)r->host_bytes, "tokens", r->n_tok, "rows", rank_rows(r), "sent", moves(r->sent),
+        "received", moves(r->received));
 }
 
 static json_t *page_owners(const explain *e, const explain_request *r) {
@@ -121,7 +128,7 @@ json_t *plan_make_json(const explain *e, const char *model) {
     const engine_setup *s = &e->setup;
     json_t *ranks = json_array(), *requests = json_array();
     for (int32_t i = 0; i < s->world; i++)
-        json_array_append_new(ranks, rank_json(&e->rank[i]));
+        json_array_append_new(ranks, rank_json(e, &e->rank[i]));
     for (int32_t i = 0; i < e->n_request; i++)
         json_array_append_new(requests, request_json(e, &e->request[i]));
     return json_pack(

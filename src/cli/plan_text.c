@@ -101,6 +101,15 @@ static void print_experts(const printer *p, const explain_rank *r) {
     fprintf(p->f, "%8s ", text);
 }
 
+/* "4-7", or "4-7/1-1": of layers with most, of layers with fewer. */
+static void kv_heads_text(const printer *p, const topo *t, char *out, size_t cap) {
+    int32_t tp = t->sizes.tp, fewer = topo_fewer_kv_heads(&p->e->setup.model);
+    int n = snprintf(out, cap, "%d-%d", t->kv_head0, t->kv_head0 + t->n_kv_head - 1);
+    int32_t first = t->t * fewer / tp;
+    if (fewer > 0)
+        snprintf(out + n, cap - (size_t)n, "/%d-%d", first, first + topo_kv_heads(fewer, tp) - 1);
+}
+
 static void print_ranks(const printer *p) {
     title(p, "Ranks");
     bool whole = p->e->setup.p.expert_parallel;
@@ -111,7 +120,7 @@ static void print_ranks(const printer *p) {
         const topo *t = &r->topo;
         char heads[NAME_BYTES], kv[NAME_BYTES], shards[NAME_BYTES];
         snprintf(heads, sizeof heads, "%d-%d", t->head0, t->head0 + t->n_head - 1);
-        snprintf(kv, sizeof kv, "%d-%d", t->kv_head0, t->kv_head0 + t->n_kv_head - 1);
+        kv_heads_text(p, t, kv, sizeof kv);
         snprintf(shards, sizeof shards, "%d-%d", t->shard_cut[t->dcp_rank],
                  t->shard_cut[t->dcp_rank + 1] - 1);
         fprintf(p->f, "  %4d %4d %4d %8d %8s %9s ", i, t->c, t->t, r->n_thread, heads, kv);

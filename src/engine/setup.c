@@ -89,14 +89,13 @@ kv_sizes engine_setup_kv(const engine_setup *s, const topo *t, kv_group *group) 
 /* Bytes of a page, and the pages that the longest request holds on the fullest rank of a DCP
  * group. */
 static void groups_measure(const model_desc *d, engine_setup *s) {
-    int32_t heads = s->model.n_kv_head >= s->sizes.tp ? s->model.n_kv_head / s->sizes.tp : 1;
     topo t;
     kv_group group[KV_MAX_GROUP];
     topo_init(&s->model, s->sizes, 0, &t);
     kv_sizes sizes = engine_setup_kv(s, &t, group);
     for (int32_t g = 0; g < d->n_group; g++) {
         s->page_bytes[g] =
-            model_kv_token_bytes(d, g, heads, s->kv_type) * (size_t)s->k->profile.page_tokens;
+            model_kv_token_bytes(d, g, s->sizes.tp, s->kv_type) * (size_t)s->k->profile.page_tokens;
         for (int32_t r = 0; r < s->sizes.dcp; r++) {
             int32_t n = topo_pages_owned(&t, r, s->caps.max_pages);
             if (d->window[g] > 0) {
@@ -201,6 +200,7 @@ static weft_status experts_check(const model_desc *d, engine_setup *s, weft_erro
 weft_status engine_setup_make(const model_desc *d, const weft_engine_params *params,
                               engine_setup *out, weft_error *err) {
     const model_config *cfg = &d->config;
+    const model_layer *most = model_most_heads(d);
     engine_setup s = {.p = *params, .sizes = {params->tp, params->pcp, params->dcp}};
     weft_status st = kern_cpu_table(params->isa, &s.k, err);
     if (st == WEFT_OK)
@@ -226,8 +226,8 @@ weft_status engine_setup_make(const model_desc *d, const weft_engine_params *par
                           .round_pages = max_pages,
                           .min_split = s.p.cp_min_split,
                           .exchange = s.p.exchange,
-                          .head_dim = d->layer[0].head_dim,
-                          .value_dim = d->layer[0].value_dim,
+                          .head_dim = most->head_dim,
+                          .value_dim = most->value_dim,
                           .kv_elem = (int32_t)kern_kv_elem(s.kv_type),
                           .n_group = d->n_group};
     memcpy(s.caps.window, d->window, sizeof s.caps.window);

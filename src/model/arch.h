@@ -80,6 +80,10 @@ void read_unused_window(model_reader *r);
 void read_sizes(model_reader *r);
 /* The same without widths of heads: those of MLA have keys of their own. */
 void read_sizes_latent(model_reader *r);
+/* KV heads of layer i, which divide n_head; GGUF may list one number for each layer. `folder`: the member
+ * that says it. */
+int32_t read_kv_heads(model_reader *r, int32_t i, const char *folder, int32_t n_head,
+                      int32_t otherwise);
 /* RoPE table `at` of rope_dim values: base and scaling as the source says (none, linear, llama3,
  * yarn); other types are refused. `under`: member of rope_parameters for this kind of layer, or NULL. */
 void read_rope(model_reader *r, int32_t at, int32_t rope_dim, const char *under);
@@ -120,7 +124,7 @@ void pair_rows(model_matrix *m, int32_t head_dim, int32_t pair_dim);
 
 /* embedding, head, final norm (with plus_one as the architecture's norms have it) */
 void read_ends(model_reader *r, bool plus_one);
-/* attn_norm, q, k, v, o of every layer; `halves`: RoPE's pairs stand half a head apart. Biases and
+/* attn_norm, q, k, v (none with v_is_k), o of every layer; `halves`: RoPE's pairs stand half a head apart. Biases and
  * norms per head when the files have them and the flag is set. */
 typedef struct read_gqa_form {
     bool halves, qkv_bias, o_bias, head_norms, plus_one;

@@ -391,12 +391,27 @@ static void check_moe(model_reader *r) {
                   m->n_used, m->n_group_used, m->n_group_used * (m->n_expert / m->n_group));
 }
 
-/* The cache is shared over ranks by KV heads: all layers have as many. */
+const model_layer *model_most_heads(const model_desc *d) {
+    const model_layer *most = &d->layer[0];
+    for (int32_t i = 1; i < d->config.n_layer; i++)
+        most = d->layer[i].n_kv_head > most->n_kv_head ? &d->layer[i] : most;
+    return most;
+}
+
+/* The cache is shared over ranks by KV heads: ranks that share those of the layers with most share
+ * those of the others too. */
 static void check_heads(model_reader *r) {
-    for (int32_t i = 1; i < r->c->n_layer && r->status == WEFT_OK; i++)
-        if (r->d->layer[i].n_kv_head != r->d->layer[0].n_kv_head)
-            read_fail(r, "layer %d has %d KV heads and layer 0 has %d: expected as many in all", i,
-                      r->d->layer[i].n_kv_head, r->d->layer[0].n_kv_head);
+    int32_t most = model_most_heads(r->d)->n_kv_head, fewer = most;
+    for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++) {
+        int32_t n = r->d->layer[i].n_kv_head;
+        if (most % n != 0 || (n != most && fewer != most && n != fewer))
+            read_fail(
+                r,
+                "layer %d has %d KV heads and others have %d: expected as many in all, or two "
+                "numbers in a model of which one divides the other",
+                i, n, n != most && fewer != most ? fewer : most);
+        fewer = n != most ? n : fewer;
+    }
 }
 
 /* Every layer has what its program runs, in widths that pairs fit. */

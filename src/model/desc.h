@@ -106,8 +106,8 @@ typedef enum model_role {
 
 /* One layer. Sizes are the whole model's, not a rank's. */
 typedef struct model_layer {
-    bool latent;                 /* MLA */
-    int32_t n_head, n_kv_head;   /* MLA: one KV head */
+    bool latent;               /* MLA */
+    int32_t n_head, n_kv_head; /* MLA: one KV head; two counts in a model, one divides the other */
     int32_t head_dim, value_dim; /* of the cache; MLA: latent + rope, latent */
     int32_t rope, rope_dim;      /* table, width */
     int32_t window;              /* 0: sees all */
@@ -117,6 +117,7 @@ typedef struct model_layer {
     float scale;                 /* of scores */
     float x_scale;               /* of the residual at the layer's end */
     bool v_norm;
+    bool v_is_k; /* values are made by the keys' matrix, whose norm and RoPE they do not see */
     model_matrix m[MODEL_N_ROLE];
 } model_layer;
 
@@ -180,6 +181,9 @@ weft_status model_desc_open(load_model *file, model_desc **out, weft_error *err)
 /* The same, opening the file too; closing the description closes it. */
 weft_status model_desc_load(const char *path, model_desc **out, weft_error *err);
 void model_desc_close(model_desc *d); /* NULL is allowed */
+
+/* The first of the layers with the most KV heads. */
+const model_layer *model_most_heads(const model_desc *d);
 
 /* What weft does with a tensor, for people: "packed", "packed as MXFP4", "vector", "rows", "rows + packed",
  * "not used". */

@@ -1,6 +1,7 @@
-/* Gemma 4, text, dense: Gemma 3's form with plain norms, scores that are not scaled, v normed too,
- * wider heads on full layers with a RoPE that turns only their first part, last layers that read
- * the cache of the last layer of their kind before them, and an input of its own for every layer. */
+/* Gemma 4, text, dense: Gemma 3's form with plain norms, scores that are not scaled, v normed too, wider heads
+ * on full layers with a RoPE that turns only their first part; in some models fewer KV heads there, whose
+ * keys' matrix makes the values; last layers that read the cache of the last layer of their kind before
+ * them; and an input of its own for every layer. */
 #include <math.h>
 #include <stdio.h>
 
@@ -16,15 +17,16 @@ static weft_status layer(model_rank *r, const model_step *s, int32_t i) {
     return st == WEFT_OK && r->w->desc->config.ple > 0 ? program_ple(r, s, i) : st;
 }
 
-/* head_dim of layer i: per_layer_config names those that differ (a folder); GGUF has one for windows. */
-static int32_t head_dim_of(model_reader *r, int32_t i, bool windowed) {
+/* A folder: per_layer_config names what differs; without it full layers have members of their own. */
+static void folder_heads(model_reader *r, model_layer *l, int32_t i, bool windowed, bool k_eq_v) {
+    bool own = !windowed && !load_has(r->file, "per_layer_config");
+    int32_t dim = read_int(r, "global_head_dim", NULL, 2, 1 << 20, 512),
+            kv = read_kv_heads(r, i, "num_global_key_value_heads", l->n_head, l->n_kv_head);
     char key[64];
-    int32_t dim = r->d->layer[i].head_dim;
-    if (!r->folder)
-        return windowed ? read_int(r, NULL, "attention.key_length_swa", 2, 1 << 20, dim) : dim;
     snprintf(key, sizeof key, "per_layer_config.%d.head_dim", i);
-    dim = windowed ? dim : read_int(r, "global_head_dim", NULL, 2, 1 << 20, dim);
-    return read_int(r, key, NULL, 2, 1 << 20, dim);
+    l->head_dim = read_int(r, key, NULL, 2, 1 << 20, own ? dim : l->head_dim);
+    snprintf(key, sizeof key, "per_layer_config.%d.num_key_value_heads", i);
+    l->n_kv_head = read_kv_heads(r, i, key, l->n_head, own && k_eq_v ? kv : l->n_kv_head);
 }
 
 /* The layer before `own` of the same kind; own layers come first. */
@@ -46,6 +48,17 @@ static void check_gguf_widths(model_reader *r) {
     read_only_int(r, NULL, "rope.dimension_count", full);
 }
 
+/* The cache that layer i reads has heads as it has. */
+static void check_shared(model_reader *r, int32_t i) {
+    const model_layer *l = &r->d->layer[i], *from = &r->d->layer[l->kv_from];
+    if (from->head_dim != l->head_dim)
+        read_fail(r, "layer %d shares the cache of layer %d, whose heads are %d wide, not %d", i,
+                  l->kv_from, from->head_dim, l->head_dim);
+    else if (from->n_kv_head != l->n_kv_head)
+        read_fail(r, "layer %d shares the cache of layer %d, which has %d KV heads, not %d", i,
+                  l->kv_from, from->n_kv_head, l->n_kv_head);
+}
+
 static void read_layers(model_reader *r) {
     model_config *c = r->c;
     bool *windowed = read_take(r, (size_t)c->n_layer, sizeof *windowed);
@@ -56,20 +69,26 @@ static void read_layers(model_reader *r) {
         read_int(r, "sliding_window", "attention.sliding_window", 1, INT32_MAX, READ_MUST);
     int32_t shared = read_int(r, "num_kv_shared_layers", "attention.shared_kv_layers", 0,
                               r->status == WEFT_OK ? c->n_layer - 1 : 0, 0);
+    bool k_eq_v = read_flag(r, "attention_k_eq_v", NULL, false);
     for (int32_t i = 0; r->status == WEFT_OK && i < c->n_layer; i++) {
         model_layer *l = &r->d->layer[i];
-        l->head_dim = l->value_dim = l->rope_dim = head_dim_of(r, i, windowed[i]);
+        if (r->folder)
+            folder_heads(r, l, i, windowed[i], k_eq_v);
+        else if (windowed[i]) /* the list of KV heads is read already */
+            l->head_dim = read_int(r, NULL, "attention.key_length_swa", 2, 1 << 20, l->head_dim);
+        l->value_dim = l->rope_dim = l->head_dim;
         read_product(r, "heads x their width", l->n_head, l->head_dim);
         l->window = windowed[i] ? window : 0;
         l->rope = windowed[i] ? ROPE_WINDOW : ROPE_FULL;
         l->scale = 1.0f;
         l->v_norm = true;
         l->kv_from = source_of(windowed, i, c->n_layer - shared);
+        l->v_is_k = !windowed[i] && l->kv_from == i &&
+                    (r->folder ? k_eq_v : !read_has(r, i, NULL, "attn_v.weight"));
         if (windowed[l->kv_from] != windowed[i])
             read_fail(r, "layer %d shares a cache, but no layer of its kind has one", i);
-        else if (r->d->layer[l->kv_from].head_dim != l->head_dim)
-            read_fail(r, "layer %d shares the cache of layer %d, whose heads are %d wide, not %d",
-                      i, l->kv_from, r->d->layer[l->kv_from].head_dim, l->head_dim);
+        else
+            check_shared(r, i);
     }
 }
 
@@ -158,7 +177,6 @@ static void leave_own_caches(model_reader *r) {
 static void refuse_relatives(model_reader *r) {
     read_only_text(r, "hidden_activation", NULL, "gelu_pytorch_tanh");
     read_only_flag(r, "attention_bias", NULL, false);
-    read_only_flag(r, "attention_k_eq_v", NULL, false);
     read_only_flag(r, "enable_moe_block", NULL, false);
     read_only_text(r, "use_bidirectional_attention", NULL, "vision"); /* text stays causal */
 }

@@ -47,7 +47,6 @@ static void vector_add(model_weights *w, const model_matrix *from, kern_mem *to)
 
 /* Index of the leaves of a row-parallel layer with k inputs; -1 for none. */
 static int32_t leaves_of(model_weights *w, const kern_weight *row_parallel) {
-    const model_layer *l = &w->desc->layer[0];
     int32_t k = row_parallel->n_in;
     if (k == 0)
         return -1;
@@ -55,8 +54,8 @@ static int32_t leaves_of(model_weights *w, const kern_weight *row_parallel) {
         if (w->leaves[i].k == k)
             return i;
     const kern_profile *p = &w->k->profile;
-    w->leaves[w->n_leaves] =
-        (model_leaves){k, topo_leaves(l->n_kv_head, k, p->max_leaves, p->leaf_multiple)};
+    w->leaves[w->n_leaves] = (model_leaves){
+        k, topo_leaves(model_most_heads(w->desc)->n_kv_head, k, p->max_leaves, p->leaf_multiple)};
     return w->n_leaves++;
 }
 
@@ -300,6 +299,18 @@ static void add_once(int32_t *list, int32_t n) {
         list[i] = n;
 }
 
+static bool same_heads(topo_heads a, topo_heads b) {
+    return a.n_kv_head == b.n_kv_head && a.head_dim == b.head_dim;
+}
+
+static void add_heads(topo_model *m, topo_heads h) {
+    int32_t i = 0;
+    while (i < TOPO_MAX_MORE && m->heads_more[i].n_kv_head != 0 && !same_heads(m->heads_more[i], h))
+        i++;
+    if (i < TOPO_MAX_MORE && !same_heads((topo_heads){m->n_kv_head, m->head_dim}, h))
+        m->heads_more[i] = h;
+}
+
 /* MLA: what a rank has of the heads' outputs; its own rows of q are cut by kinds. */
 static void topo_mla(const model_desc *d, const kern_profile *p, topo_model *out) {
     const model_mla *m = &d->config.mla;
@@ -315,7 +326,7 @@ static void topo_mla(const model_desc *d, const kern_profile *p, topo_model *out
 static void topo_fill(const model_desc *d, const kern_profile *p, int32_t ffn,
                       const model_role *rows, size_t n_role, topo_model *out) {
     const model_config *c = &d->config;
-    const model_layer *first = &d->layer[0];
+    const model_layer *first = model_most_heads(d);
     *out = (topo_model){.n_head = first->n_head,
                         .n_kv_head = first->n_kv_head,
                         .head_dim = first->head_dim,
@@ -341,8 +352,8 @@ static void topo_fill(const model_desc *d, const kern_profile *p, int32_t ffn,
             if (n_in > 0 && n_in != ffn && rows[k] != MODEL_O)
                 add_once(out->width_more, n_in);
         }
-        if (!l->latent && l->head_dim != first->head_dim)
-            add_once(out->width_more, l->n_kv_head * l->head_dim);
+        if (!l->latent)
+            add_heads(out, (topo_heads){l->n_kv_head, l->head_dim});
     }
 }
 
@@ -366,12 +377,12 @@ int32_t model_group_layers(const model_desc *d, int32_t group) {
     return n;
 }
 
-size_t model_kv_token_bytes(const model_desc *d, int32_t group, int32_t heads, kern_kv_type type) {
+size_t model_kv_token_bytes(const model_desc *d, int32_t group, int32_t tp, kern_kv_type type) {
     size_t n = 0;
     for (int32_t i = 0; i < d->config.n_layer; i++) {
         const model_layer *l = &d->layer[i];
         if (l->group == group && l->kv_from == i)
-            n += (size_t)heads * (size_t)(l->head_dim + l->value_dim);
+            n += (size_t)topo_kv_heads(l->n_kv_head, tp) * (size_t)(l->head_dim + l->value_dim);
     }
     return n * kern_kv_elem(type);
 }

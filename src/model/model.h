@@ -126,10 +126,9 @@ typedef struct model_step {
 void model_topo(const model_desc *d, const kern_profile *p, topo_model *out);
 /* The same where experts are whole: tp does not cut them. */
 void model_topo_whole(const model_desc *d, const kern_profile *p, topo_model *out);
-/* Layers of a group that have a cache, and bytes of one token's K and V in them, `heads` KV heads on
- * the rank. */
+/* Layers of a group that have a cache, and bytes of one token's K and V in them on a rank of tp. */
 int32_t model_group_layers(const model_desc *d, int32_t group);
-size_t model_kv_token_bytes(const model_desc *d, int32_t group, int32_t heads, kern_kv_type type);
+size_t model_kv_token_bytes(const model_desc *d, int32_t group, int32_t tp, kern_kv_type type);
 /* Widest row that a kernel meets on one rank of tp, and the largest head. */
 kern_limits model_limits(const model_desc *d, int32_t tp, int32_t max_rows);
 

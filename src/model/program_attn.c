@@ -6,7 +6,8 @@ static attn_shape shape_of(const model_rank *r, int32_t i) {
     kern_mem sinks = model_vector(&r->w->layer[i], MODEL_SINKS);
     if (sinks.at)
         sinks = kern_at(sinks, (size_t)r->topo->head0 * sizeof(float));
-    return (attn_shape){.head_dim = l->head_dim,
+    return (attn_shape){.n_kv_head = topo_kv_heads(l->n_kv_head, r->topo->sizes.tp),
+                        .head_dim = l->head_dim,
                         .value_dim = l->value_dim,
                         .window = l->window,
                         .group = l->group,
@@ -39,8 +40,9 @@ static kern_mem bias_from(kern_mem bias, int32_t out0) {
 static void project_qkv(model_rank *r, const model_step *s, int32_t i, int32_t stride) {
     const model_layer_weights *w = &r->w->layer[i];
     const model_layer *l = &r->w->desc->layer[i];
-    int32_t d = l->head_dim, q = r->topo->n_head * d, kv = r->topo->n_kv_head * d;
-    int32_t q0 = r->topo->head0 * d, kv0 = r->topo->kv_head0 * d;
+    int32_t tp = r->topo->sizes.tp, d = l->head_dim;
+    int32_t q = r->topo->n_head * d, kv = topo_kv_heads(l->n_kv_head, tp) * d;
+    int32_t q0 = r->topo->head0 * d, kv0 = r->topo->t * l->n_kv_head / tp * d;
     kern_mem k_at = kern_at(r->qkv, (size_t)q * sizeof(float)),
              v_at = kern_at(k_at, (size_t)kv * sizeof(float));
     tree_prog one;
@@ -66,7 +68,7 @@ static void project_qkv(model_rank *r, const model_step *s, int32_t i, int32_t s
 weft_status program_gqa(model_rank *r, const model_step *s, int32_t i) {
     const model_layer_weights *w = &r->w->layer[i];
     const model_layer *l = &r->w->desc->layer[i];
-    int32_t kv_heads = l->kv_from == i ? r->topo->n_kv_head : 0;
+    int32_t kv_heads = l->kv_from == i ? topo_kv_heads(l->n_kv_head, r->topo->sizes.tp) : 0;
     project_qkv(r, s, i, (r->topo->n_head + 2 * kv_heads) * l->head_dim);
     trace_phase("rope");
     r->k->qk_rope(r->dev, &(kern_qk_rope){.n_tok = s->b->n_tok,

@@ -80,7 +80,7 @@ static size_t moe_nodes_of(const model_rank *r, const model_layer_weights *w, bo
 static widths widths_of(const model_rank *r, bool whole) {
     const model_config *c = &r->w->desc->config;
     const model_mla *m = &c->mla;
-    int32_t tp = r->topo->sizes.tp, hq = r->topo->n_head, hk = r->topo->n_kv_head;
+    int32_t tp = r->topo->sizes.tp, hq = r->topo->n_head;
     widths out = {0};
     for (int32_t i = 0; i < c->n_layer; i++) {
         const model_layer *l = &r->w->desc->layer[i];
@@ -90,7 +90,7 @@ static widths widths_of(const model_rank *r, bool whole) {
             raise(&out.projections, m->q_latent + hq * m->rope + m->latent + m->rope);
             raise(&out.values, hq * m->latent);
         } else {
-            raise(&out.projections, (hq + 2 * hk) * l->head_dim);
+            raise(&out.projections, (hq + 2 * topo_kv_heads(l->n_kv_head, tp)) * l->head_dim);
         }
         raise(&out.inner, w->w[MODEL_DOWN].n_in / tp);
         raise(&out.inner, w->w[MODEL_SHARED_DOWN].n_in / tp);
@@ -235,7 +235,9 @@ static void cache_places(model_rank *r) {
             r->page_at[i] = r->page_at[l->kv_from];
             continue;
         }
-        attn_shape s = {.head_dim = l->head_dim, .value_dim = l->value_dim};
+        attn_shape s = {.n_kv_head = topo_kv_heads(l->n_kv_head, r->topo->sizes.tp),
+                        .head_dim = l->head_dim,
+                        .value_dim = l->value_dim};
         r->page_at[i] = at[l->group];
         at[l->group] += attn_page_bytes(&r->attn, &s);
     }
@@ -250,13 +252,15 @@ static void cache_add(model_rank *r, kern_memory *plan, const int32_t *pages) {
     }
 }
 
-static attn_shape largest_shape(const model_desc *d) {
-    attn_shape s = {0};
+static attn_most most_of(const model_desc *d, int32_t tp) {
+    attn_most out = {0};
     for (int32_t i = 0; i < d->config.n_layer; i++) {
-        raise(&s.head_dim, d->layer[i].head_dim);
-        raise(&s.value_dim, d->layer[i].value_dim);
+        const model_layer *l = &d->layer[i];
+        raise(&out.head_dim, l->head_dim);
+        raise(&out.value_dim, l->value_dim);
+        raise(&out.token, topo_kv_heads(l->n_kv_head, tp) * (l->head_dim + l->value_dim));
     }
-    return s;
+    return out;
 }
 
 /* Whether a TP rank has a part of a layer with these leaves. */
@@ -286,9 +290,8 @@ weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, k
                       .topo = s->topo,
                       .tok_cap = batch_tok_cap(s->builder),
                       .page_at = page_at};
-    attn_shape largest = largest_shape(w->desc);
-    attn_rank_init(&r->attn, w->k, s->dev, s->comm, s->topo, s->kv_type, &largest, s->builder,
-                   s->round_pages, s->fault, plan);
+    attn_rank_init(&r->attn, w->k, s->dev, s->comm, s->topo, s->kv_type,
+                   most_of(w->desc, s->topo->sizes.tp), s->builder, s->round_pages, s->fault, plan);
     cache_add(r, plan, s->kv_pages);
     for (int32_t i = 0; i < w->n_leaves; i++)
         if (is_cut(w, i, s->expert_parallel))

@@ -199,11 +199,7 @@ static void check_heads(model_reader *r, const model_layer *l, int32_t key, int3
     char a[KEY_BYTES], b[KEY_BYTES], c[KEY_BYTES];
     const char *heads = name_of(r, "num_attention_heads", "attention.head_count", a);
     const char *width = name_of(r, "head_dim", "attention.key_length", b);
-    if (l->n_head % l->n_kv_head != 0)
-        read_fail(r, "%s %d does not divide %s %d",
-                  name_of(r, "num_key_value_heads", "attention.head_count_kv", c), l->n_kv_head,
-                  heads, l->n_head);
-    else if ((key == 0 || value == 0) && r->c->hidden % l->n_head != 0)
+    if ((key == 0 || value == 0) && r->c->hidden % l->n_head != 0)
         read_fail(r, "%s %d does not divide %s %d, and %s does not say how wide a head is", heads,
                   l->n_head, name_of(r, "hidden_size", "embedding_length", c), r->c->hidden, width);
 }
@@ -222,10 +218,44 @@ static void check_widths(model_reader *r, const model_layer *l, int32_t key, int
                   key, INT32_MAX / 4);
 }
 
+/* A number of layer i: GGUF may list one for each layer. */
+static int32_t read_listed(model_reader *r, int32_t i, const char *folder, const char *gguf,
+                           int32_t otherwise) {
+    char key[KEY_BYTES];
+    int32_t n = 0;
+    if (r->folder || !key_of(r, NULL, gguf, key, sizeof key) || load_array_length(r->file, key) < 0)
+        return read_int(r, folder, gguf, 1, MAX_SIZE, otherwise);
+    if (load_array_length(r->file, key) != r->c->n_layer)
+        read_fail(r, "%s has %d entries, expected block_count %d", key,
+                  load_array_length(r->file, key), r->c->n_layer);
+    else
+        r->status = load_array_int(r->file, key, i, 1, MAX_SIZE, &n, r->err);
+    return n;
+}
+
+int32_t read_kv_heads(model_reader *r, int32_t i, const char *folder, int32_t n_head,
+                      int32_t otherwise) {
+    static const char gguf[] = "attention.head_count_kv";
+    char a[KEY_BYTES], b[KEY_BYTES];
+    int32_t n = read_listed(r, i, folder, gguf, otherwise);
+    if (r->status == WEFT_OK && n_head % n != 0)
+        read_fail(r, "%s %d does not divide %s %d", name_of(r, folder, gguf, a), n,
+                  name_of(r, "num_attention_heads", "attention.head_count", b), n_head);
+    return n;
+}
+
+/* Of layer i; the heads where the source says nothing. */
+static int32_t first_kv_heads(model_reader *r, int32_t i, int32_t n_head) {
+    return read_kv_heads(r, i, "num_key_value_heads", n_head, n_head);
+}
+
+static int32_t read_ffn(model_reader *r, int32_t i) {
+    return read_listed(r, i, "intermediate_size", "feed_forward_length", 0);
+}
+
 static void read_heads(model_reader *r, model_layer *l) {
     l->n_head = read_int(r, "num_attention_heads", "attention.head_count", 1, MAX_SIZE, READ_MUST);
-    l->n_kv_head = read_int(r, "num_key_value_heads", "attention.head_count_kv", 1, MAX_SIZE,
-                            l->n_head); /* what both sources say for an absent key */
+    l->n_kv_head = first_kv_heads(r, 0, l->n_head);
 }
 
 static void read_head_widths(model_reader *r, model_layer *l) {
@@ -275,21 +305,6 @@ static void read_vocabulary(model_reader *r) {
                  load_shown_name(r->file), c->architecture, said, c->n_vocab);
 }
 
-/* Width of the MLP of layer i: GGUF may list one for each layer. */
-static int32_t read_ffn(model_reader *r, int32_t i) {
-    char key[KEY_BYTES];
-    int32_t ffn = 0;
-    if (r->folder || !key_of(r, NULL, "feed_forward_length", key, sizeof key) ||
-        load_array_length(r->file, key) < 0)
-        return read_int(r, "intermediate_size", "feed_forward_length", 1, MAX_SIZE, 0);
-    if (load_array_length(r->file, key) != r->c->n_layer)
-        read_fail(r, "%s has %d entries, expected block_count %d", key,
-                  load_array_length(r->file, key), r->c->n_layer);
-    else
-        r->status = load_array_int(r->file, key, i, 1, MAX_SIZE, &ffn, r->err);
-    return ffn;
-}
-
 static void read_sizes_with(model_reader *r, void (*read_widths)(model_reader *, model_layer *)) {
     model_config *c = r->c;
     c->n_layer = read_int(r, "num_hidden_layers", "block_count", 1, MAX_LAYER, READ_MUST);
@@ -309,6 +324,7 @@ static void read_sizes_with(model_reader *r, void (*read_widths)(model_reader *,
     for (int32_t i = 0; r->d->layer && i < c->n_layer; i++) {
         r->d->layer[i] = first;
         r->d->layer[i].ffn = read_ffn(r, i);
+        r->d->layer[i].n_kv_head = first_kv_heads(r, i, first.n_head);
         r->d->layer[i].kv_from = i;
     }
 }
@@ -523,7 +539,10 @@ static void read_gqa_layer(model_reader *r, read_gqa_form form, int32_t i) {
         pair_rows(
             read_matrix(r, i, MODEL_K, "self_attn.k_proj.weight", "attn_k.weight", kv, hidden), d,
             pair);
-        read_matrix(r, i, MODEL_V, "self_attn.v_proj.weight", "attn_v.weight", kv, hidden);
+        if (l->v_is_k && r->status == WEFT_OK)
+            l->m[MODEL_V] = matrix_whole(l->m[MODEL_K].t, kv, hidden);
+        else
+            read_matrix(r, i, MODEL_V, "self_attn.v_proj.weight", "attn_v.weight", kv, hidden);
     }
     read_matrix(r, i, MODEL_O, "self_attn.o_proj.weight", "attn_output.weight", hidden, q);
     if (form.qkv_bias) {

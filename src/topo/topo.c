@@ -23,20 +23,48 @@ static int32_t kv_copies(const topo_model *m, int32_t tp) {
     return tp > m->n_kv_head ? tp / m->n_kv_head : 1;
 }
 
-static int32_t local_kv_heads(const topo_model *m, int32_t tp) {
-    return tp > m->n_kv_head ? 1 : m->n_kv_head / tp;
+int32_t topo_kv_heads(int32_t n_kv_head, int32_t tp) {
+    return tp > n_kv_head ? 1 : n_kv_head / tp;
 }
 
+/* Kind k of heads, the model's first being 0; n_kv_head 0: there are no more. */
+static topo_heads heads_of(const topo_model *m, int32_t k) {
+    return k == 0              ? (topo_heads){m->n_kv_head, m->head_dim}
+           : k > TOPO_MAX_MORE ? (topo_heads){0, 0}
+                               : m->heads_more[k - 1];
+}
+
+int32_t topo_fewer_kv_heads(const topo_model *m) {
+    int32_t k = 1;
+    while (heads_of(m, k).n_kv_head == m->n_kv_head) {
+        k++;
+    }
+    return heads_of(m, k).n_kv_head;
+}
+
+/* KV heads of the first kind that tp cuts unevenly; 0: none. */
+static int32_t cut_kv_heads(const topo_model *m, int32_t tp) {
+    int32_t k = 0, n;
+    while ((n = heads_of(m, k).n_kv_head) > 0 && (n % tp == 0 || tp % n == 0)) {
+        k++;
+    }
+    return n;
+}
+
+/* Query heads are a multiple of KV heads: where these fit, those do. */
 static bool cuts_panels(const topo_model *m, int32_t tp) {
-    int32_t q = m->n_head / tp * m->head_dim;
-    int32_t kv = local_kv_heads(m, tp) * m->head_dim;
+    topo_heads h;
+    for (int32_t k = 0; (h = heads_of(m, k)).n_kv_head > 0; k++) {
+        if (topo_kv_heads(h.n_kv_head, tp) * h.head_dim % m->panel != 0) {
+            return true;
+        }
+    }
     for (int32_t i = 0; i < TOPO_MAX_MORE && m->width_more[i] > 0; i++) {
         if (m->width_more[i] % (tp * m->panel) != 0) {
             return true;
         }
     }
-    return q % m->panel != 0 || kv % m->panel != 0 || m->ffn % tp != 0 ||
-           m->ffn / tp % m->panel != 0;
+    return m->ffn % tp != 0 || m->ffn / tp % m->panel != 0;
 }
 
 static bool cuts_leaves(const topo_model *m, int32_t tp) {
@@ -57,6 +85,17 @@ static void more_text(const int32_t *more, char *out, size_t out_bytes) {
     }
 }
 
+/* ", KV 2 heads of 64": the other kinds. */
+static void heads_text(const topo_model *m, char *out, size_t out_bytes) {
+    size_t n = 0;
+    topo_heads h;
+    out[0] = 0;
+    for (int32_t k = 1; (h = heads_of(m, k)).n_kv_head > 0 && n < out_bytes; k++) {
+        n += (size_t)snprintf(out + n, out_bytes - n, ", KV %d heads of %d", h.n_kv_head,
+                              h.head_dim);
+    }
+}
+
 /* The first rule that the sizes break, in the order of topo.h. */
 static rule broken_rule(const topo_model *m, topo_sizes s) {
     if (s.tp < 1 || s.pcp < 1 || s.dcp < 1) {
@@ -68,7 +107,7 @@ static rule broken_rule(const topo_model *m, topo_sizes s) {
     if (m->n_head % s.tp != 0) {
         return RULE_HEADS;
     }
-    if (m->n_kv_head % s.tp != 0 && s.tp % m->n_kv_head != 0) {
+    if (cut_kv_heads(m, s.tp) > 0) {
         return RULE_KV_HEADS;
     }
     if (cuts_leaves(m, s.tp)) {
@@ -147,7 +186,7 @@ weft_status topo_check(const topo_model *m, topo_sizes s, weft_error *err) {
     if (broken == RULE_NONE) {
         return WEFT_OK;
     }
-    char why[320] = "", more[80], down[32] = "";
+    char why[320] = "", more[80], down[32] = "", heads[80];
     switch (broken) {
     case RULE_NONE:
         break;
@@ -163,7 +202,7 @@ weft_status topo_check(const topo_model *m, topo_sizes s, weft_error *err) {
         break;
     case RULE_KV_HEADS:
         snprintf(why, sizeof why, "tp must divide the model's %d KV heads or be a multiple of them",
-                 m->n_kv_head);
+                 cut_kv_heads(m, s.tp));
         break;
     case RULE_LEAVES:
         more_text(m->leaves_more, more, sizeof more);
@@ -175,10 +214,11 @@ weft_status topo_check(const topo_model *m, topo_sizes s, weft_error *err) {
         break;
     case RULE_PANEL:
         more_text(m->width_more, more, sizeof more);
+        heads_text(m, heads, sizeof heads);
         snprintf(why, sizeof why,
                  "tp must cut the outputs into multiples of %d: query %d heads of %d, KV %d heads "
-                 "of %d, MLP %d%s",
-                 m->panel, m->n_head, m->head_dim, m->n_kv_head, m->head_dim, m->ffn, more);
+                 "of %d%s, MLP %d%s",
+                 m->panel, m->n_head, m->head_dim, m->n_kv_head, m->head_dim, heads, m->ffn, more);
         break;
     case RULE_REPLICA:
         snprintf(why, sizeof why,
@@ -246,7 +286,7 @@ void topo_init(const topo_model *m, topo_sizes s, int32_t rank, topo *out) {
     out->t = rank % s.tp;
     out->kv_shards = m->kv_shards;
     out->n_head = m->n_head / s.tp;
-    out->n_kv_head = local_kv_heads(m, s.tp);
+    out->n_kv_head = topo_kv_heads(m->n_kv_head, s.tp);
     out->head0 = out->t * out->n_head;
     out->kv_head0 = out->t * m->n_kv_head / s.tp;
     for (int32_t i = 0; i < out->world; i++) {

@@ -5,6 +5,8 @@
  * * kv / tp (replicated on tp/kv ranks) R = pcp * max(1, tp / kv_heads) ranks hold the same KV
  * heads: member i = t' * pcp + c, t' = t mod (tp/kv_heads) DCP group of member i: i / dcp, DCP rank
  * i mod dcp. dcp divides R. One DCP group holds one whole replica of the cache.
+ * Where layers differ, R and the groups follow from the most KV heads that a layer has; fewer divide
+ * them, so a group's members hold the same KV heads of every layer.
  *
  *   tp1 pcp4 dcp2:             DCP groups {0,1} {2,3}
  *   tp2 pcp2 dcp2, 2 KV heads: ranks c*2+t; DCP groups {0,2} (head 0) {1,3} (head 1)
@@ -17,14 +19,21 @@
 
 enum { TOPO_MAX_WORLD = 64, TOPO_MAX_MORE = 8 };
 
+typedef struct topo_heads {
+    int32_t n_kv_head, head_dim;
+} topo_heads;
+
 /* What legality depends on; filled by the engine from the model and the profile. */
 typedef struct topo_model {
-    int32_t n_head, n_kv_head, head_dim, ffn, hidden, n_vocab;
+    int32_t n_head, n_kv_head, head_dim, ffn, hidden,
+        n_vocab; /* heads: of layers with most KV heads */
     /* L of the two row-parallel layers; ffn and leaves_down are 0 where tp cuts no dense MLP */
     int32_t leaves_o, leaves_down;
     /* of models with more kinds of layers; 0: no more */
     int32_t leaves_more[TOPO_MAX_MORE]; /* L of further row-parallel layers */
     int32_t width_more[TOPO_MAX_MORE];  /* outputs of further column-parallel layers */
+    topo_heads
+        heads_more[TOPO_MAX_MORE]; /* other kinds of heads; their n_kv_head divides the first */
     int32_t kv_shards, panel, leaf_multiple;
 } topo_model;
 
@@ -34,9 +43,9 @@ typedef struct topo_sizes {
 
 /* WEFT_ERR_SETUP with the rule, the numbers and the nearest legal sizes; decided from these
  * integers alone. Rules, in order: each size >= 1; world <= TOPO_MAX_WORLD; tp divides n_head; tp
- * divides n_kv_head or n_kv_head divides tp; tp divides leaves_o and leaves_down (a rank's columns
+ * divides n_kv_head or n_kv_head divides tp, those of heads_more too; tp divides leaves_o and leaves_down (a rank's columns
  * are whole leaves), and all of leaves_more; with tp > 1 local q, kv and ffn outputs, and those of
- * width_more, are multiples of the panel; dcp divides R; dcp <= kv_shards. */
+ * width_more and heads_more, are multiples of the panel; dcp divides R; dcp <= kv_shards. */
 weft_status topo_check(const topo_model *m, topo_sizes s, weft_error *err);
 /* Every legal size set with world <= max_world, ordered by world, then tp, pcp, dcp ascending.
  * Returns the count; writes at most cap. */
@@ -45,6 +54,11 @@ int32_t topo_list(const topo_model *m, int32_t max_world, topo_sizes *out, int32
 /* L of a row-parallel layer with K inputs: odd(kv_heads) * 2^j, the largest <= max_leaves for which
  * K/L is a multiple of `multiple`; 1 when there is none. */
 int32_t topo_leaves(int32_t n_kv_head, int32_t k, int32_t max_leaves, int32_t multiple);
+
+/* KV heads that a rank of tp has in a layer with n_kv_head; the first is t * n_kv_head / tp. */
+int32_t topo_kv_heads(int32_t n_kv_head, int32_t tp);
+/* What other layers than those with most have; 0: all have as many. */
+int32_t topo_fewer_kv_heads(const topo_model *m);
 
 typedef struct topo {
     topo_sizes sizes;

@@ -213,6 +213,63 @@ static void test_table(void **state) {
     }
 }
 
+static uint64_t bits(int32_t first, int32_t n) {
+    return (((uint64_t)1 << n) - 1) << first;
+}
+
+/* Every rank holds what its query heads read of a layer with n KV heads, and a DCP group's members
+ * hold the same. */
+static void check_fewer(const topo_model *m, topo_sizes s, int32_t n) {
+    for (int32_t r = 0; r < s.tp * s.pcp; r++) {
+        topo t;
+        topo_init(m, s, r, &t);
+        topo_model layer = *m;
+        layer.n_kv_head = n;
+        uint64_t held = bits(t.t * n / s.tp, topo_kv_heads(n, s.tp));
+        assert_int_equal(held, kv_heads_needed(&layer, &t));
+        for (int32_t i = 0; i < s.dcp; i++)
+            assert_int_equal(bits(t.dcp_t[i] * n / s.tp, topo_kv_heads(n, s.tp)), held);
+    }
+}
+
+/* Layers with fewer KV heads: both numbers decide what is legal, the larger one the groups. */
+static void test_fewer_kv_heads(void **state) {
+    (void)state;
+    static const struct {
+        int32_t most, fewer, dim;
+    } cases[] = {{8, 2, 128}, {4, 1, 64}, {6, 3, 64}, {12, 4, 8}, {8, 8, 8}, {2, 1, 8}};
+    int32_t n_legal = 0, n_refused = 0;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        topo_model m = wide_model(24, cases[k].most);
+        int32_t n = cases[k].fewer;
+        m.heads_more[0] = (topo_heads){n, cases[k].dim};
+        assert_int_equal(topo_fewer_kv_heads(&m), n == cases[k].most ? 0 : n);
+        for (topo_sizes s = {1, 1, 1}; s.tp <= 12; s.tp++)
+            for (s.pcp = 1; s.pcp <= 4; s.pcp++)
+                for (s.dcp = 1; s.dcp <= 8; s.dcp++) {
+                    int32_t local = n > s.tp ? n / s.tp : 1;
+                    bool fits = (n % s.tp == 0 || s.tp % n == 0) &&
+                                (s.tp == 1 || (24 / s.tp * cases[k].dim % m.panel == 0 &&
+                                               local * cases[k].dim % m.panel == 0));
+                    bool legal = legal_by_hand(&m, s) && fits;
+                    assert_int_equal(topo_check(&m, s, NULL), legal ? WEFT_OK : WEFT_ERR_SETUP);
+                    n_refused += legal_by_hand(&m, s) && !fits;
+                    n_legal += legal;
+                    if (legal)
+                        check_fewer(&m, s, n);
+                }
+    }
+    assert_true(n_legal > 200 && n_refused > 50);
+    topo_model m = wide_model(24, 6);
+    m.heads_more[0] = (topo_heads){3, 64};
+    weft_error err;
+    assert_int_equal(topo_check(&m, (topo_sizes){2, 1, 1}, &err), WEFT_ERR_SETUP);
+    assert_non_null(strstr(err.text, "tp must divide the model's 3 KV heads"));
+    m.heads_more[0] = (topo_heads){2, 8};
+    assert_int_equal(topo_check(&m, (topo_sizes){2, 1, 1}, &err), WEFT_ERR_SETUP);
+    assert_non_null(strstr(err.text, "KV 6 heads of 64, KV 2 heads of 8, MLP"));
+}
+
 static void check_refused(const topo_model *m, topo_sizes s, const char *rule) {
     weft_error err;
     assert_int_equal(topo_check(m, s, &err), WEFT_ERR_SETUP);
@@ -391,10 +448,11 @@ static void test_no_mlp(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_examples), cmocka_unit_test(test_table),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_list),
-        cmocka_unit_test(test_leaves),   cmocka_unit_test(test_page_owners),
-        cmocka_unit_test(test_experts),  cmocka_unit_test(test_no_mlp),
+        cmocka_unit_test(test_examples),       cmocka_unit_test(test_table),
+        cmocka_unit_test(test_fewer_kv_heads), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_list),           cmocka_unit_test(test_leaves),
+        cmocka_unit_test(test_page_owners),    cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_no_mlp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
