@@ -77,13 +77,18 @@ file(GLOB golden_models ${WEFT_GOLDEN}/models/*)
 if(NOT golden_models)
   set(golden_models ${WEFT_GOLDEN}/models/none)
 endif()
+add_test(NAME tools.make-golden
+  COMMAND ${CMAKE_SOURCE_DIR}/tests/tools/make-golden ${WEFT_TWINS} ${CMAKE_SOURCE_DIR}/tests/data/golden/gemma4_moe)
+weft_test_properties(tools.make-golden golden)
+set_tests_properties(tools.make-golden PROPERTIES FIXTURES_SETUP made_golden)
 add_test(NAME tools.make-gguf-twin
-  COMMAND ${CMAKE_SOURCE_DIR}/tests/tools/make-gguf-twin ${WEFT_TWINS} ${golden_models})
+  COMMAND ${CMAKE_SOURCE_DIR}/tests/tools/make-gguf-twin ${WEFT_TWINS} ${golden_models} ${WEFT_TWINS}/gemma4_moe)
 weft_test_properties(tools.make-gguf-twin golden)
 add_test(NAME tools.make-folders
   COMMAND ${CMAKE_SOURCE_DIR}/tests/tools/make-folders ${WEFT_TWINS} ${WEFT_GOLDEN}/models)
 weft_test_properties(tools.make-folders golden)
-set_tests_properties(tools.make-gguf-twin tools.make-folders PROPERTIES FIXTURES_SETUP twins)
+set_tests_properties(tools.make-gguf-twin tools.make-folders PROPERTIES
+  FIXTURES_SETUP twins FIXTURES_REQUIRED made_golden)
 function(weft_test_needs_twins)
   foreach(name ${ARGN})
     if(TEST ${name})
@@ -91,7 +96,7 @@ function(weft_test_needs_twins)
     endif()
   endforeach()
 endfunction()
-weft_test_needs_twins(unit.model.test_refusals unit.model.test_architectures)
+weft_test_needs_twins(unit.model.test_refusals unit.model.test_architectures cp.test_field_models)
 
 # The include direction is checked by make lint; here its checker is checked.
 add_test(NAME scripts.check-includes COMMAND ${CMAKE_SOURCE_DIR}/scripts/check-includes --self-test)

@@ -101,6 +101,12 @@ typedef enum model_role {
     MODEL_EXPERT_DOWN_BIAS,
     MODEL_FFN_POST,
     MODEL_PLE_POST,
+    /* Experts beside a dense MLP: each has norms of its own, and FFN_NORM is that of the router. */
+    MODEL_EXPERT_NORM,
+    MODEL_EXPERT_POST,
+    MODEL_MLP_NORM,
+    MODEL_MLP_POST,
+    MODEL_EXPERT_SCALE, /* of their weights */
     MODEL_N_ROLE
 } model_role;
 
@@ -113,7 +119,7 @@ typedef struct model_layer {
     int32_t window;              /* 0: sees all */
     int32_t kv_from;             /* layer whose cache is read; its own number: itself */
     int32_t group;               /* of layers whose caches keep the same; that of kv_from */
-    int32_t ffn;                 /* of the dense MLP; 0: experts */
+    int32_t ffn;                 /* of the dense MLP; 0: only experts */
     float scale;                 /* of scores */
     float x_scale;               /* of the residual at the layer's end */
     bool v_norm;

@@ -1,7 +1,7 @@
-/* Gemma 4, text, dense: Gemma 3's form with plain norms, scores that are not scaled, v normed too, wider heads
+/* Gemma 4, text: Gemma 3's form with plain norms, scores that are not scaled, v normed too, wider heads
  * on full layers with a RoPE that turns only their first part; in some models fewer KV heads there, whose
  * keys' matrix makes the values; last layers that read the cache of the last layer of their kind before
- * them; and an input of its own for every layer. */
+ * them; an input of its own for every layer; experts beside the MLP. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,9 +11,10 @@
 enum { ROPE_FULL, ROPE_WINDOW };
 
 static weft_status layer(model_rank *r, const model_step *s, int32_t i) {
+    bool experts = r->w->desc->config.moe.n_expert > 0;
     weft_status st = program_gqa(r, s, i);
     if (st == WEFT_OK)
-        st = program_mlp(r, s, i);
+        st = experts ? program_moe_and_mlp(r, s, i) : program_mlp(r, s, i);
     return st == WEFT_OK && r->w->desc->config.ple > 0 ? program_ple(r, s, i) : st;
 }
 
@@ -128,6 +129,63 @@ static void read_ropes(model_reader *r) {
             read_rope_base(r, k, dim[k], read_real(r, NULL, "rope.freq_base_swa", 1, 1e30, 10000));
 }
 
+/* Beside the dense MLP; a folder's switch is a member of its own. */
+static void read_moe(model_reader *r) {
+    model_moe *m = &r->c->moe;
+    bool on = r->folder ? read_flag(r, "enable_moe_block", NULL, false)
+                        : read_int(r, NULL, "expert_count", 0, 4096, 0) > 0;
+    if (!on)
+        return;
+    m->n_expert = read_int(r, "num_experts", "expert_count", 1, 4096, READ_MUST);
+    m->n_used = read_int(r, "top_k_experts", "expert_used_count", 1, m->n_expert, READ_MUST);
+    m->ffn =
+        read_int(r, "moe_intermediate_size", "expert_feed_forward_length", 1, 1 << 20, READ_MUST);
+    read_product(r, "experts x their width", m->n_expert, 2 * (int64_t)m->ffn);
+    read_product(r, "experts x width", m->n_expert, r->c->hidden);
+    m->route = KERN_ROUTE_SOFTMAX;
+    m->renorm = true;
+    m->logit_scale = (float)(1 / sqrt(r->c->hidden));
+    m->scale = 1.0f;
+}
+
+/* Both sources have stacks: [expert][2 ffn][hidden], the gate's rows first, and [expert][hidden][ffn]. */
+static void read_expert_stacks(model_reader *r, int32_t i) {
+    const model_moe *e = &r->c->moe;
+    model_matrix *m = r->d->layer[i].m;
+    int32_t hidden = r->c->hidden;
+    char name[96];
+    const load_tensor *both = read_tensor(
+        r, read_name(r, i, "experts.gate_up_proj", "ffn_gate_up_exps.weight", name, sizeof name),
+        hidden, (int64_t)e->n_expert * 2 * e->ffn, false);
+    const load_tensor *down = read_tensor(
+        r, read_name(r, i, "experts.down_proj", "ffn_down_exps.weight", name, sizeof name), e->ffn,
+        (int64_t)e->n_expert * hidden, false);
+    if (r->status != WEFT_OK)
+        return;
+    model_matrix gate = matrix_whole(both, e->ffn, hidden);
+    gate.n_stack = e->n_expert, gate.stack_rows = 2 * e->ffn;
+    m[MODEL_EXPERT_GATE] = m[MODEL_EXPERT_UP] = gate;
+    m[MODEL_EXPERT_UP].row0 = e->ffn;
+    m[MODEL_EXPERT_DOWN] = matrix_whole(down, hidden, e->ffn);
+    m[MODEL_EXPERT_DOWN].n_stack = e->n_expert;
+    m[MODEL_EXPERT_DOWN].stack_rows = hidden;
+}
+
+static void read_experts_of(model_reader *r, int32_t i) {
+    int32_t n = r->c->moe.n_expert, hidden = r->c->hidden;
+    read_matrix(r, i, MODEL_ROUTER, "router.proj.weight", "ffn_gate_inp.weight", n, hidden);
+    read_expert_stacks(r, i);
+    r->d->layer[i].m[MODEL_MLP_NORM] = r->d->layer[i].m[MODEL_FFN_NORM];
+    read_norm(r, i, MODEL_FFN_NORM, "router.scale", "ffn_gate_inp.scale", hidden, false);
+    read_vector(r, i, MODEL_EXPERT_SCALE, "router.per_expert_scale", "ffn_down_exps.scale", n);
+    read_norm(r, i, MODEL_EXPERT_NORM, "pre_feedforward_layernorm_2.weight",
+              "pre_ffw_norm_2.weight", hidden, false);
+    read_norm(r, i, MODEL_EXPERT_POST, "post_feedforward_layernorm_2.weight",
+              "post_ffw_norm_2.weight", hidden, false);
+    read_norm(r, i, MODEL_MLP_POST, "post_feedforward_layernorm_1.weight", "post_ffw_norm_1.weight",
+              hidden, false);
+}
+
 /* Tables and matrices of the layers' own inputs. */
 static void read_ple(model_reader *r) {
     model_config *c = r->c;
@@ -177,7 +235,6 @@ static void leave_own_caches(model_reader *r) {
 static void refuse_relatives(model_reader *r) {
     read_only_text(r, "hidden_activation", NULL, "gelu_pytorch_tanh");
     read_only_flag(r, "attention_bias", NULL, false);
-    read_only_flag(r, "enable_moe_block", NULL, false);
     read_only_text(r, "use_bidirectional_attention", NULL, "vision"); /* text stays causal */
 }
 
@@ -204,6 +261,9 @@ static void describe(model_reader *r) {
             r->d->layer[i].x_scale = read_scalar(r, i, "layer_scalar", "layer_output_scale.weight");
     }
     read_mlp(r, "pre_feedforward_layernorm.weight", "ffn_norm.weight", false);
+    read_moe(r);
+    for (int32_t i = 0; r->c->moe.n_expert > 0 && i < r->c->n_layer && r->status == WEFT_OK; i++)
+        read_experts_of(r, i);
     read_ple(r);
 }
 

@@ -109,7 +109,7 @@ typedef struct model_rank {
     kern_act sorted;   /* the normed rows, by expert */
     kern_act slots;    /* rows of the experts' inner width */
     model_whole whole; /* nothing but with --expert-parallel */
-    weft_status (*moe_half)(struct model_rank *r, const struct model_step *s, int32_t layer);
+    weft_status (*moe_way)(struct model_rank *r, const struct model_step *s, int32_t layer);
     /* per-layer inputs */
     kern_mem ple, ple_part; /* f32 [tok_cap][n_layer * ple]; projections */
     kern_act ple_gate;      /* [tok_cap] rows of ple */

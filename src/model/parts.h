@@ -33,6 +33,8 @@ weft_status reduce_layer(model_rank *r, const model_reduce *d, const char *name,
 /* Its first half: own leaves, all members' nodes at r->nodes, off: [d->finish.n_push] where each begins. */
 weft_status reduce_gather(model_rank *r, const model_reduce *d, const char *name,
                           const kern_weight *w, kern_act in, int32_t n_row, size_t *off);
+/* out = norm(x, weight), rows of out.k; out may be where x lies. */
+void norm_rows(model_rank *r, kern_mem x, int32_t n_row, kern_mem weight, kern_act out);
 /* x += rows that are whole already. */
 void add_rows(model_rank *r, kern_mem rows, int32_t n_row, reduce_end end);
 
@@ -42,7 +44,9 @@ kern_act gated(model_rank *r, int32_t n_row, const kern_weight *gate, const kern
 /* What ends the MLP half of layer i. */
 reduce_end mlp_end(const model_rank *r, int32_t i);
 
-/* Experts of n_row rows x, into r->expert and r->weight. */
-void choose_experts(model_rank *r, kern_act x, int32_t n_row, const model_layer_weights *w);
+/* Experts of n_row rows, into r->expert and r->weight; x: what the router reads, then what the experts
+ * read, both normed rows of `residual`. */
+void choose_experts(model_rank *r, kern_act x, kern_mem residual, int32_t n_row,
+                    const model_layer_weights *w);
 
 #endif

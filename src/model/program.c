@@ -101,6 +101,16 @@ weft_status reduce_layer(model_rank *r, const model_reduce *d, const char *name,
     return s;
 }
 
+void norm_rows(model_rank *r, kern_mem x, int32_t n_row, kern_mem weight, kern_act out) {
+    r->k->reduce_norm(r->dev, &(kern_reduce_norm){.n_row = n_row,
+                                                  .hidden = out.k,
+                                                  .x_scale = 1.0f,
+                                                  .x = x,
+                                                  .weight = weight,
+                                                  .eps = r->w->desc->config.rms_eps,
+                                                  .out = out});
+}
+
 void add_rows(model_rank *r, kern_mem rows, int32_t n_row, reduce_end end) {
     tree_prog one = single();
     size_t off = 0;
@@ -157,14 +167,7 @@ weft_status model_forward(model_rank *r, const model_step *s) {
     if (c->ple > 0)
         ple_inputs(r, s);
     trace_phase("norm");
-    r->k->reduce_norm(r->dev,
-                      &(kern_reduce_norm){.n_row = s->b->n_tok,
-                                          .hidden = c->hidden,
-                                          .x_scale = 1.0f,
-                                          .x = r->x,
-                                          .weight = model_vector(&w->layer[0], MODEL_ATTN_NORM),
-                                          .eps = c->rms_eps,
-                                          .out = r->hidden});
+    norm_rows(r, r->x, s->b->n_tok, model_vector(&w->layer[0], MODEL_ATTN_NORM), r->hidden);
     weft_status st = WEFT_OK;
     for (int32_t i = 0; i < c->n_layer && st == WEFT_OK; i++) {
         trace_span t = trace_begin("layer", "layer", i);

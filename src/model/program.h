@@ -11,8 +11,11 @@ weft_status program_gqa(model_rank *r, const model_step *s, int32_t i);
 weft_status program_mla(model_rank *r, const model_step *s, int32_t i);
 /* MLP half: x += post(mlp(a)) ; a = norm(x) for the next layer. */
 weft_status program_mlp(model_rank *r, const model_step *s, int32_t i);
-weft_status program_moe(model_rank *r, const model_step *s, int32_t i); /* r->moe_half */
-/* Its two ways: each expert cut over TP, whole experts over the world. The same bytes. */
+weft_status program_moe(model_rank *r, const model_step *s, int32_t i);
+/* Experts beside the dense MLP, both of x: x += post(expert_post(moe(..)) + mlp_post(mlp(..))). */
+weft_status program_moe_and_mlp(model_rank *r, const model_step *s, int32_t i);
+/* r->moe = what the experts make of the rows. Two ways: each expert cut over TP, whole experts over the
+ * world. The same bytes. */
 weft_status program_moe_cut(model_rank *r, const model_step *s, int32_t i);
 weft_status program_moe_whole(model_rank *r, const model_step *s, int32_t i);
 /* Per-layer inputs: x = (x + norm(W_out (gelu(W_gate x) * input_i))) * x_scale. */

@@ -119,13 +119,7 @@ static kern_act query_source(model_rank *r, const model_layer_weights *w, int32_
         return r->hidden;
     linear_one(r, r->hidden, n, &w->w[MODEL_Q_A], 0, c->mla.q_latent, (kern_mem){0}, at.q_latent,
                c->mla.q_latent);
-    r->k->reduce_norm(r->dev, &(kern_reduce_norm){.n_row = n,
-                                                  .hidden = c->mla.q_latent,
-                                                  .x_scale = 1.0f,
-                                                  .x = at.q_latent,
-                                                  .weight = model_vector(w, MODEL_Q_A_NORM),
-                                                  .eps = c->rms_eps,
-                                                  .out = r->q_latent});
+    norm_rows(r, at.q_latent, n, model_vector(w, MODEL_Q_A_NORM), r->q_latent);
     return r->q_latent;
 }
 

@@ -2,7 +2,8 @@
  * is. The other way is in program_moe_whole.c. */
 #include "model/parts.h"
 
-void choose_experts(model_rank *r, kern_act x, int32_t n_row, const model_layer_weights *w) {
+void choose_experts(model_rank *r, kern_act x, kern_mem residual, int32_t n_row,
+                    const model_layer_weights *w) {
     const model_moe *m = &r->w->desc->config.moe;
     trace_phase("router");
     linear_one(r, x, n_row, &w->w[MODEL_ROUTER], 0, m->n_expert, model_vector(w, MODEL_ROUTER_BIAS),
@@ -18,12 +19,52 @@ void choose_experts(model_rank *r, kern_act x, int32_t n_row, const model_layer_
                                       .n_group_used = m->n_group_used,
                                       .logits = r->router,
                                       .correction = model_vector(w, MODEL_ROUTER_CORRECTION),
+                                      .expert_scale = model_vector(w, MODEL_EXPERT_SCALE),
                                       .expert = r->expert,
                                       .weight = r->weight});
+    if (model_vector(w, MODEL_EXPERT_NORM).at)
+        norm_rows(r, residual, n_row, model_vector(w, MODEL_EXPERT_NORM), x);
 }
 
 weft_status program_moe(model_rank *r, const model_step *s, int32_t i) {
-    return r->moe_half(r, s, i);
+    weft_status st = r->moe_way(r, s, i);
+    if (st == WEFT_OK)
+        add_rows(r, r->moe, s->b->n_tok, mlp_end(r, i));
+    return st;
+}
+
+/* The MLP's part is added to the experts' where that lies; the norm of the sum comes with add_rows. */
+weft_status program_moe_and_mlp(model_rank *r, const model_step *s, int32_t i) {
+    const model_layer_weights *w = &r->w->layer[i];
+    const model_config *c = &r->w->desc->config;
+    const model_reduce *down = &r->reduce[w->down];
+    int32_t n = s->b->n_tok;
+    size_t off[TREE_MAX_LEAF];
+    weft_status st = r->moe_way(r, s, i);
+    if (st != WEFT_OK)
+        return st;
+    trace_phase("norm");
+    norm_rows(r, r->moe, n, model_vector(w, MODEL_EXPERT_POST),
+              (kern_act){.k = c->hidden, .f32 = r->moe});
+    norm_rows(r, r->x, n, model_vector(w, MODEL_MLP_NORM), r->hidden);
+    kern_act inner = gated(r, n, &w->w[MODEL_GATE], &w->w[MODEL_UP], down);
+    st = reduce_gather(r, down, "down", &w->w[MODEL_DOWN], inner, n, off);
+    if (st != WEFT_OK)
+        return st;
+    trace_phase("norm");
+    r->k->reduce_norm(r->dev, &(kern_reduce_norm){.n_row = n,
+                                                  .hidden = c->hidden,
+                                                  .tree = &down->finish,
+                                                  .nodes = r->nodes,
+                                                  .node_off = off,
+                                                  .post = model_vector(w, MODEL_MLP_POST),
+                                                  .x_scale = 1.0f,
+                                                  .x = r->moe,
+                                                  .weight = model_vector(w, MODEL_FFN_POST),
+                                                  .eps = c->rms_eps,
+                                                  .out = {.k = c->hidden}});
+    add_rows(r, r->moe, n, mlp_end(r, i));
+    return WEFT_OK;
 }
 
 /* Nodes of a step: member after member, each its experts' [emit][slot][hidden], then the shared one's
@@ -91,7 +132,7 @@ weft_status program_moe_cut(model_rank *r, const model_step *s, int32_t i) {
                        *shared = w->shared_down >= 0 ? &r->reduce[w->shared_down] : NULL;
     int32_t n = s->b->n_tok;
     moe_nodes at = place_nodes(r, n, down, shared);
-    choose_experts(r, r->hidden, n, w);
+    choose_experts(r, r->hidden, r->x, n, w);
     run_experts(r, s, w, down, kern_at(r->nodes, at.at[r->topo->t]));
     if (shared) {
         kern_act inner = gated(r, n, &w->w[MODEL_SHARED_GATE], &w->w[MODEL_SHARED_UP], shared);
@@ -116,6 +157,5 @@ weft_status program_moe_cut(model_rank *r, const model_step *s, int32_t i) {
                                           .shared_nodes = r->nodes,
                                           .shared_off = at.shared_off,
                                           .y = r->moe});
-    add_rows(r, r->moe, n, mlp_end(r, i));
     return WEFT_OK;
 }

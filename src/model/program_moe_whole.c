@@ -207,7 +207,7 @@ weft_status program_moe_whole(model_rank *r, const model_step *s, int32_t i) {
     traffic t;
     share rows = share_of(r, n, r->topo->t);
     kern_act x = rows_from(r->hidden, rows.first);
-    choose_experts(r, x, rows.n, w);
+    choose_experts(r, x, floats_at(r->x, rows.first, x.k), rows.n, w);
     st = dispatch(r, rows.n, &t);
     if (st == WEFT_OK)
         st = send_rows(r, x, w, &t);
@@ -217,7 +217,5 @@ weft_status program_moe_whole(model_rank *r, const model_step *s, int32_t i) {
     st = exchange(r, "send outputs", SLOTS, row, t.in, r->whole.made, t.out, r->whole.back);
     if (st == WEFT_OK)
         st = sum_and_gather(r, w, n, shared, shared_off);
-    if (st == WEFT_OK)
-        add_rows(r, r->moe, n, mlp_end(r, i));
     return st;
 }

@@ -164,7 +164,7 @@ static void moe_add(model_rank *r, kern_memory *plan, size_t routed, size_t slot
 static void moe_cut_add(model_rank *r, kern_memory *plan) {
     const model_moe *m = &r->w->desc->config.moe;
     size_t rows = (size_t)r->tok_cap;
-    r->moe_half = program_moe_cut;
+    r->moe_way = program_moe_cut;
     moe_add(r, plan, rows, rows * (size_t)m->n_used, m->n_expert, m->ffn / r->topo->sizes.tp);
 }
 
@@ -192,7 +192,7 @@ static void moe_whole_add(model_rank *r, kern_memory *plan, int32_t step_cap) {
     const topo *t = r->topo;
     model_whole *p = &r->whole;
     form f = FORM(r->w, MODEL_EXPERT_GATE, MODEL_EXPERT_UP);
-    r->moe_half = program_moe_whole;
+    r->moe_way = program_moe_whole;
     whole_init(r);
     int32_t own = p->cut[t->rank + 1] - p->cut[t->rank], n_used = c->moe.n_used;
     size_t rows = (size_t)((r->tok_cap + t->sizes.tp - 1) / t->sizes.tp),

@@ -24,6 +24,9 @@ if [ "$WEFT_TEST_SCALE" = small ]; then
         check $name --topologies $some
     done
     whole gpt_oss --topologies tp1pcp1dcp1,tp2pcp2dcp2
+    models=$WEFT_TWINS
+    check gemma4_moe --topologies $some,tp4pcp1dcp2
+    whole gemma4_moe --topologies tp1pcp1dcp1,tp2pcp2dcp2
     finish
 fi
 for name in deepseek_v3 gemma4_kvshare gpt_oss; do
@@ -36,10 +39,13 @@ for name in deepseek_v2_lite deepseek_v3 gpt_oss mixtral qwen3_moe; do
     whole $name
 done
 
-# Experts in MXFP4 from a folder.
+# Experts in MXFP4 from a folder; layers with fewer KV heads and experts beside the MLP.
 models=$WEFT_TWINS
 check gpt_oss_mxfp4
 whole gpt_oss_mxfp4
+check gemma4_moe --each-exchange
+whole gemma4_moe
+whole gemma4_moe_six
 models=$WEFT_GOLDEN/models
 
 # Where experts are split gpt_oss has no tp above 1: the reference must be legal, and a model needs experts.

@@ -61,9 +61,13 @@ def stacked(tensors):
     return Tensor(tensors[0].kind, [len(tensors)] + tensors[0].shape, out)
 
 
-def read_folder(folder):
+def read_config(folder):
     with open(f"{folder}/config.json", encoding="utf-8") as f:
-        config = json.load(f)
+        return json.load(f)
+
+
+def read_folder(folder):
+    config = read_config(folder)
     with open(f"{folder}/model.safetensors", "rb") as f:
         head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
         data = f.read()

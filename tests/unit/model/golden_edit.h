@@ -25,6 +25,10 @@ static inline char *golden_text(const char *model, const char *file, size_t *n) 
     char path[400];
     snprintf(path, sizeof path, WEFT_GOLDEN "/models/%s/%s", model, file);
     uint8_t *data = file_read(path, n);
+    if (data == NULL) { /* of tests/tools/make-golden */
+        snprintf(path, sizeof path, WEFT_TWINS "/%s/%s", model, file);
+        data = file_read(path, n);
+    }
     if (data == NULL)
         fail_msg("%s is not there", path);
     char *text = realloc(data, *n + 1);

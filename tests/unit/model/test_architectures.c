@@ -40,9 +40,9 @@ static void end(opened *o) {
 }
 
 static const char *const models[] = {
-    "deepseek_v2_lite", "deepseek_v3", "gemma3",  "gemma4_kvshare", "gpt_oss", "llama3_rope",
-    "llama_gqa3",       "mistral_swa", "mixtral", "qwen2",          "qwen3",   "qwen3_moe",
-    "qwen3_tp8",
+    "deepseek_v2_lite", "deepseek_v3", "gemma3",      "gemma4_kvshare", "gemma4_moe", "gpt_oss",
+    "llama3_rope",      "llama_gqa3",  "mistral_swa", "mixtral",        "qwen2",      "qwen3",
+    "qwen3_moe",        "qwen3_tp8",
 };
 enum { N_MODEL = sizeof models / sizeof *models };
 
@@ -83,6 +83,7 @@ static void same_layer(const char *model, int32_t i, const model_layer *a, const
     assert_int_equal(a->kv_from, b->kv_from);
     assert_int_equal(a->ffn, b->ffn);
     assert_int_equal(a->v_norm, b->v_norm);
+    assert_int_equal(a->v_is_k, b->v_is_k);
     assert_true(fabsf(a->scale - b->scale) <= a->scale * 1e-6f);
     assert_true(a->x_scale == b->x_scale);
     for (int32_t m = 0; m < MODEL_N_ROLE; m++) {
@@ -145,8 +146,8 @@ static opened open_made(const char *name) {
 /* A language model beside one for pictures is what it is alone. */
 static void wrapped_folders(void **state) {
     (void)state;
-    static const char *const names[] = {"gemma3", "gemma4_kvshare"};
-    for (int32_t k = 0; k < 2; k++) {
+    static const char *const names[] = {"gemma3", "gemma4_kvshare", "gemma4_moe"};
+    for (int32_t k = 0; k < 3; k++) {
         char made[80];
         snprintf(made, sizeof made, "%s_wrapped", names[k]);
         opened a = open_folder(names[k], NULL, NULL), b = open_made(made);
@@ -157,18 +158,29 @@ static void wrapped_folders(void **state) {
     }
 }
 
-/* Tables by width have a bound: six widths of MLPs and two of heads are too many. */
-static void too_many_widths(void **state) {
+/* Tables by width have a bound: six widths of MLPs and two of heads are too many. KV heads are cut over
+ * ranks in one way. */
+static void sizes_that_do_not_fit(void **state) {
     (void)state;
-    load_model *file;
-    model_desc *d;
-    weft_error err = {.text = ""};
-    assert_int_equal(load_open(WEFT_TWINS "/refused/gemma4_kvshare_widths.gguf", &file, &err),
-                     WEFT_OK);
-    assert_int_equal(model_desc_open(file, &d, &err), WEFT_ERR_FILE);
-    if (strstr(err.text, "at most 4 different widths") == NULL)
-        fail_msg("%s", err.text);
-    load_close(file);
+    static const struct {
+        const char *name, *due;
+    } cases[] = {
+        {"gemma4_kvshare_widths.gguf", "at most 4 different widths"},
+        {"gemma4_moe_heads", "layer 1 has 2 KV heads and others have 1"},
+        {"gemma4_moe_uneven", "layer 1 has 2 KV heads and others have 3"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[400];
+        load_model *file;
+        model_desc *d;
+        weft_error err = {.text = ""};
+        snprintf(path, sizeof path, WEFT_TWINS "/refused/%s", cases[i].name);
+        assert_int_equal(load_open(path, &file, &err), WEFT_OK);
+        assert_int_equal(model_desc_open(file, &d, &err), WEFT_ERR_FILE);
+        if (strstr(err.text, cases[i].due) == NULL)
+            fail_msg("%s", err.text);
+        load_close(file);
+    }
 }
 
 /* Published Gemma 3 files leave out what their class has. */
@@ -355,6 +367,66 @@ static void shared_caches(void **state) {
     end(&o);
 }
 
+/* Full layers with fewer KV heads, whose values are the keys' matrix without RoPE's order of rows; the
+ * groups of a rank follow from the layers with most. */
+static void fewer_heads(void **state) {
+    (void)state;
+    opened o = open_folder("gemma4_moe", NULL, NULL);
+    windows_of(o.d, "fwf");
+    float k[96], v[96];
+    for (int32_t i = 0; i < 3; i++) {
+        const model_layer *l = &o.d->layer[i];
+        assert_int_equal(l->n_kv_head, i == 1 ? 2 : 1);
+        assert_int_equal(l->v_is_k, i != 1);
+        assert_int_equal(l->m[MODEL_K].t == l->m[MODEL_V].t, i != 1);
+        if (i == 1)
+            continue;
+        for (int32_t row = 0; row < 64; row++) { /* pairs stand half a head apart */
+            model_matrix_read(&l->m[MODEL_K], 0, row, 1, k);
+            model_matrix_read(&l->m[MODEL_V], 0, row % 2 * 32 + row / 2, 1, v);
+            assert_memory_equal(k, v, sizeof k);
+        }
+    }
+    assert_ptr_equal(model_most_heads(o.d), &o.d->layer[1]);
+    end(&o);
+}
+
+/* Experts beside the MLP: what the router reads is normed by a vector of its own and made smaller by
+ * the root of the width; a stack has each expert's gate before its up. */
+static void experts_beside(void **state) {
+    (void)state;
+    opened o = open_folder("gemma4_moe", NULL, NULL);
+    const model_config *c = &o.d->config;
+    assert_int_equal(c->moe.n_expert, 6);
+    assert_int_equal(c->moe.n_used, 3);
+    assert_int_equal(c->moe.ffn, 128);
+    assert_int_equal(c->moe.route, KERN_ROUTE_SOFTMAX);
+    assert_true(c->moe.renorm && c->moe.scale == 1);
+    assert_true(c->moe.logit_scale == (float)pow(96, -0.5));
+    assert_true(c->final_cap == 30);
+    const model_layer *l = &o.d->layer[2];
+    assert_int_equal(l->ffn, 384);
+    static const struct {
+        model_role role;
+        const char *name;
+    } vectors[] = {{MODEL_FFN_NORM, "router.scale"},
+                   {MODEL_EXPERT_SCALE, "router.per_expert_scale"},
+                   {MODEL_EXPERT_NORM, "pre_feedforward_layernorm_2.weight"},
+                   {MODEL_EXPERT_POST, "post_feedforward_layernorm_2.weight"},
+                   {MODEL_MLP_NORM, "pre_feedforward_layernorm.weight"},
+                   {MODEL_MLP_POST, "post_feedforward_layernorm_1.weight"},
+                   {MODEL_FFN_POST, "post_feedforward_layernorm.weight"}};
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.2.%s", vectors[i].name);
+        assert_string_equal(l->m[vectors[i].role].t->name, name);
+    }
+    assert_int_equal(model_matrix_row(&l->m[MODEL_EXPERT_GATE], 4, 5), 4 * 256 + 5);
+    assert_int_equal(model_matrix_row(&l->m[MODEL_EXPERT_UP], 4, 5), 4 * 256 + 128 + 5);
+    assert_int_equal(model_matrix_row(&l->m[MODEL_EXPERT_DOWN], 4, 5), 4 * 96 + 5);
+    end(&o);
+}
+
 /* The cache of MLA: one row per token, for all heads. */
 static void latent_sizes(void **state) {
     (void)state;
@@ -384,11 +456,12 @@ int main(void) {
     free(twin);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twins_say_the_same), cmocka_unit_test(mxfp4_of_folders),
-        cmocka_unit_test(wrapped_folders),    cmocka_unit_test(too_many_widths),
+        cmocka_unit_test(wrapped_folders),    cmocka_unit_test(sizes_that_do_not_fit),
         cmocka_unit_test(members_left_out),   cmocka_unit_test(tables_of_llama3),
         cmocka_unit_test(tables_of_linear),   cmocka_unit_test(tables_of_yarn),
         cmocka_unit_test(yarn_scales),        cmocka_unit_test(layers_with_windows),
         cmocka_unit_test(windows_of_gguf),    cmocka_unit_test(shared_caches),
+        cmocka_unit_test(fewer_heads),        cmocka_unit_test(experts_beside),
         cmocka_unit_test(latent_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

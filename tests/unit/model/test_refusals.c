@@ -121,18 +121,32 @@ static void test_features(void **state) {
          "\"use_bidirectional_attention\": \"vision\"", NULL},
         {"gemma4_kvshare", "\"attention_k_eq_v\": false", "\"attention_k_eq_v\": true",
          "layers.1.self_attn.v_proj.weight: weft does not compute with it"},
+        {"gemma4_moe", "\"attention_k_eq_v\": true", "\"attention_k_eq_v\": false",
+         "layers.0.self_attn.v_proj.weight is missing"},
         {"gemma4_kvshare", "\"enable_moe_block\": false", "\"enable_moe_block\": true",
-         "enable_moe_block is true"},
+         "num_experts is missing"},
+        {"gemma4_moe", "\"enable_moe_block\": true", "\"enable_moe_block\": false",
+         "moe_intermediate_size is 128"},
         {"gemma4_kvshare", "\"use_double_wide_mlp\": false", "\"use_double_wide_mlp\": true",
          "layers.4.mlp.gate_proj.weight has dimensions [96, 192], expected [96, 384]"},
         /* per_layer_config goes before what full layers have without it */
         MORE("gemma4_kvshare", "\"num_global_key_value_heads\": 1, \"global_head_dim\": 16", NULL),
+        {"gemma4_kvshare",
+         "\"per_layer_config\": {\n    \"1\": {\n      \"head_dim\": 64\n    },\n    \"3\": {\n    "
+         "  "
+         "\"head_dim\": 64\n    },\n    \"5\": {\n      \"head_dim\": 64\n    }\n  }",
+         "\"global_head_dim\": 64, \"num_global_key_value_heads\": 1",
+         NULL}, /* no attention_k_eq_v */
         MORE("gemma4_kvshare", "\"num_global_key_value_heads\": 3",
              "num_global_key_value_heads 3 does not divide num_attention_heads 4"),
         {"gemma4_kvshare", "\"head_dim\": 64", "\"head_dim\": 64, \"num_key_value_heads\": 1",
          "layers.1.self_attn.k_proj.weight has dimensions [96, 128], expected [96, 64]"},
         {"gemma4_kvshare", "\"head_dim\": 64", "\"head_dim\": 64, \"sliding_window\": 8",
          "per_layer_config.1.sliding_window"},
+        {"gemma4_moe",
+         "\"per_layer_config\": {\"0\": {\"head_dim\": 64, \"num_key_value_heads\": 1}, \"2\": "
+         "{\"head_dim\": 64, \"num_key_value_heads\": 1}}, ",
+         "", "layers.0.self_attn.q_proj.weight has dimensions [96, 256], expected [96, 2048]"},
         MORE("llama_gqa3", "\"attn_logit_softcapping\": 50.0", "attn_logit_softcapping is 50"),
         MORE("llama_gqa3", "\"final_logit_softcapping\": 30.0", "final_logit_softcapping is 30"),
         MORE("llama_gqa3", "\"logits_scaling\": 8.0", "logits_scaling is 8"),
@@ -208,6 +222,9 @@ static void test_windows(void **state) {
         {"gemma4_kvshare", "\"5\": {", "\"5\": { \"num_key_value_heads\": 1,",
          "layer 5 shares the cache of layer 3, which has 2 KV heads, not 1"},
         {"gemma4_kvshare", "\"head_dim\": 64", "\"head_dim\": 32", "layer 3 has heads of 64"},
+        /* a layer that per_layer_config leaves out is as config.json says */
+        {"gemma4_kvshare", "\"1\": {\n      \"head_dim\": 64\n    },", "",
+         "layer 3 has heads of 64, others of its kind of 32"},
     };
     TRY_CONFIG(cases);
 }
@@ -248,6 +265,12 @@ static void test_experts(void **state) {
          "layers.1.mlp.gate_proj.weight is missing"},
         {"deepseek_v3", "\"rope_interleave\": true", "\"rope_interleave\": false",
          "rope_interleave is false"},
+        {"gemma4_moe", "\"top_k_experts\": 3", "\"top_k_experts\": 7", "top_k_experts is 7"},
+        {"gemma4_moe", "\"num_experts\": 6", "\"num_experts\": 5",
+         "router.proj.weight has dimensions [96, 6], expected [96, 5]"},
+        {"gemma4_moe", "\"moe_intermediate_size\": 128", "\"moe_intermediate_size\": 64",
+         "experts.gate_up_proj has dimensions [96, 256, 6], expected [96, 768]"},
+        {"gemma4_moe", "\"moe_intermediate_size\": 128, ", "", "moe_intermediate_size is missing"},
         {"gpt_oss", "\"swiglu_limit\": 7.0", "\"swiglu_limit\": -7.0", "swiglu_limit is -7"},
     };
     TRY_CONFIG(cases);
@@ -351,7 +374,11 @@ static void test_gguf_numbers(void **state) {
         {"gemma4_kvshare", "gemma4.attention.value_length_swa", U32, 64, "value_length_swa is 64"},
         {"gemma4_kvshare", "gemma4.rope.dimension_count", U32, 16, "dimension_count is 16"},
         {"gemma4_kvshare", "gemma4.rope.dimension_count_swa", U32, 8, "dimension_count_swa is 8"},
-        {"gemma4_kvshare", "gemma4.expert_count", U32, 4, "expert_count is 4"},
+        {"gemma4_kvshare", "gemma4.expert_count", U32, 4, "expert_used_count is missing"},
+        {"gemma4_moe", "gemma4.expert_count", U32, 0, "expert_used_count is 3"},
+        {"gemma4_moe", "gemma4.expert_gating_func", U32, 2, "expert_gating_func is 2"},
+        {"gemma4_moe", "gemma4.attention.head_count_kv", U32, 2,
+         "attn_k.weight has dimensions [96, 64], expected [96, 128]"},
         {"gpt_oss", "gpt-oss.rope.scaling.yarn_attn_factor", F32, 2, "yarn_attn_factor is 2"},
         {"gpt_oss", "gpt-oss.expert_gating_func", U32, 2, "expert_gating_func is 2"},
         {"mixtral", "llama.expert_used_count", U32, 5, "expert_used_count is 5"},
@@ -397,6 +424,29 @@ static void test_gguf_texts(void **state) {
     }
 }
 
+/* One number for each layer, or one for all. */
+static void test_gguf_lists(void **state) {
+    (void)state;
+    static const struct {
+        int32_t n, kv[4];
+        const char *due;
+    } cases[] = {{3, {1, 2, 1}, NULL},
+                 {2, {1, 2}, "head_count_kv has 2 entries, expected block_count 3"},
+                 {4, {1, 2, 1, 1}, "head_count_kv has 4 entries, expected block_count 3"},
+                 {3, {1, 3, 1}, "head_count_kv 3 does not divide gemma4.attention.head_count 4"},
+                 {3, {1, 0, 1}, "head_count_kv"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t list[3 + 4] = {5, (uint32_t)cases[i].n, 0};
+        memcpy(list + 3, cases[i].kv, sizeof cases[i].kv);
+        edit e = {.drop_key = "gemma4.attention.head_count_kv",
+                  .key = "gemma4.attention.head_count_kv",
+                  .key_type = 9,
+                  .value = list,
+                  .value_bytes = 12 + 4 * (size_t)cases[i].n};
+        try_twin("gemma4_moe", &e, cases[i].due);
+    }
+}
+
 static void test_gguf_missing(void **state) {
     (void)state;
     static const struct {
@@ -418,6 +468,14 @@ static void test_gguf_missing(void **state) {
         {"gemma3", NULL, "blk.1.post_ffw_norm.weight", "blk.1.post_ffw_norm.weight is missing"},
         {"gemma4_kvshare", NULL, "blk.1.inp_gate.weight", "blk.1.inp_gate.weight is missing"},
         {"gemma4_kvshare", NULL, "blk.3.attn_k.weight", "blk.3.attn_k.weight is missing"},
+        /* only full layers make values of the keys' matrix */
+        {"gemma4_moe", NULL, "blk.1.attn_v.weight", "blk.1.attn_v.weight is missing"},
+        {"gemma4_moe", NULL, "blk.1.ffn_gate_inp.scale", "blk.1.ffn_gate_inp.scale is missing"},
+        {"gemma4_moe", NULL, "blk.1.ffn_down_exps.scale", "blk.1.ffn_down_exps.scale is missing"},
+        {"gemma4_moe", NULL, "blk.1.pre_ffw_norm_2.weight", "pre_ffw_norm_2.weight is missing"},
+        {"gemma4_moe", NULL, "blk.1.post_ffw_norm_1.weight", "post_ffw_norm_1.weight is missing"},
+        {"gemma4_moe", NULL, "blk.1.post_ffw_norm_2.weight", "post_ffw_norm_2.weight is missing"},
+        {"gemma4_moe", NULL, "blk.1.ffn_gate_up_exps.weight", "gate_up_exps.weight is missing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         try_twin(cases[i].model, &(edit){.drop_key = cases[i].key, .drop_tensor = cases[i].tensor},
@@ -444,6 +502,8 @@ static void test_gguf_surplus(void **state) {
         /* a layer that shares a cache may bring matrices for one of its own */
         {"gemma4_kvshare", "blk.4.attn_k.weight", NULL},
         {"gemma4_kvshare", "blk.5.attn_k_norm.weight", NULL},
+        {"gemma4_moe", "blk.0.attn_v.weight", "blk.0.attn_v.weight has dimensions [16]"},
+        {"gemma4_moe", "blk.0.ffn_gate_up_exps.scale", "blk.0.ffn_gate_up_exps.scale"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         try_twin(cases[i].model,
@@ -482,8 +542,8 @@ int main(void) {
         cmocka_unit_test(test_windows),      cmocka_unit_test(test_experts),
         cmocka_unit_test(test_sizes),        cmocka_unit_test(test_folder_tensors),
         cmocka_unit_test(test_gguf_numbers), cmocka_unit_test(test_gguf_texts),
-        cmocka_unit_test(test_gguf_missing), cmocka_unit_test(test_gguf_surplus),
-        cmocka_unit_test(test_gguf_types),
+        cmocka_unit_test(test_gguf_lists),   cmocka_unit_test(test_gguf_missing),
+        cmocka_unit_test(test_gguf_surplus), cmocka_unit_test(test_gguf_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -259,7 +259,7 @@ static void test_fewer_kv_heads(void **state) {
                         check_fewer(&m, s, n);
                 }
     }
-    assert_true(n_legal > 200 && n_refused > 50);
+    assert_true(n_legal > 100 && n_refused > 20);
     topo_model m = wide_model(24, 6);
     m.heads_more[0] = (topo_heads){3, 64};
     weft_error err;
