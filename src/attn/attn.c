@@ -18,7 +18,8 @@ static size_t q_bytes(const attn_rank *a, const attn_shape *s) {
 }
 
 size_t attn_wire_bytes(const attn_rank *a, const attn_shape *s) {
-    return (size_t)s->n_kv_head * (size_t)(s->head_dim + s->value_dim) * kern_kv_elem(a->kv_type);
+    return (size_t)s->n_kv_head *
+           kern_kv_token_bytes(a->kv_type, s->head_dim, s->value_dim, s->value_in_key);
 }
 
 size_t attn_page_bytes(const attn_rank *a, const attn_shape *s) {
@@ -51,7 +52,7 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
     attn_shape largest = {.head_dim = most.head_dim, .value_dim = most.value_dim};
     size_t toks = (size_t)batch_tok_cap(b), queries = (size_t)batch_query_cap(b);
     size_t heads = (size_t)a->n_head, pages = batch_moves_pages(b) ? (size_t)round_pages : 0;
-    size_t state = state_bytes(&largest), wire = (size_t)most.token * kern_kv_elem(kv_type),
+    size_t state = state_bytes(&largest), wire = most.token_bytes,
            page = wire * (size_t)k->profile.page_tokens;
     kern_memory_add(plan, "queries", queries * q_bytes(a, &largest), &a->q);
     kern_memory_add(plan, "new K/V to send", toks * wire, &a->wire_send);
@@ -68,7 +69,13 @@ void attn_rank_init(attn_rank *a, const kern_table *k, kern_dev *dev, comm *c, c
 
 /* stride: page_stride of the group in the cache, attn_page_bytes among received pages. */
 static kern_kv kv_view(const attn_rank *a, const attn_shape *s, kern_mem pages, size_t stride) {
-    return (kern_kv){a->kv_type, s->n_kv_head, s->head_dim, s->value_dim, stride, pages};
+    return (kern_kv){.type = a->kv_type,
+                     .n_kv_head = s->n_kv_head,
+                     .head_dim = s->head_dim,
+                     .value_dim = s->value_dim,
+                     .value_in_key = s->value_in_key,
+                     .page_stride = stride,
+                     .pages = pages};
 }
 
 /* New K/V to the owner of their page in every replica; in the cache before any attention of this

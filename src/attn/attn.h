@@ -23,6 +23,7 @@ typedef enum attn_fault {
 typedef struct attn_shape {
     int32_t n_kv_head;           /* local */
     int32_t head_dim, value_dim; /* of K, of V */
+    bool value_in_key;           /* as in kern_kv */
     int32_t window;              /* 0: none */
     int32_t group;               /* whose pages hold its K and V */
     float scale;
@@ -63,7 +64,7 @@ typedef struct attn_rank {
 /* The most that a layer has of each. */
 typedef struct attn_most {
     int32_t head_dim, value_dim;
-    int32_t token; /* values of K and V of one token, all local heads */
+    size_t token_bytes; /* of one token in the cache, all local heads */
 } attn_most;
 
 /* Fills the facts and adds the buffers to the plan. dev, comm may be NULL while planning without

@@ -10,12 +10,12 @@
 
 static weft_status check_caps(const batch_caps *c, weft_error *err) {
     if (c->max_reqs < 1 || c->max_step_tokens < 1 || c->max_pages < 1 || c->page_tokens < 1 ||
-        c->min_split < 1 || c->head_dim < 1 || c->kv_elem < 1) {
+        c->min_split < 1 || c->head_dim < 1 || c->kv_bytes < 1) {
         return error_set(err, WEFT_ERR_SETUP,
                          "batch: every size must be at least 1: %d requests, %d tokens a step, %d "
-                         "pages of %d tokens, cp_min_split %d, head size %d, element bytes %d",
+                         "pages of %d tokens, cp_min_split %d, head size %d, K/V bytes %d",
                          c->max_reqs, c->max_step_tokens, c->max_pages, c->page_tokens,
-                         c->min_split, c->head_dim, c->kv_elem);
+                         c->min_split, c->head_dim, c->kv_bytes);
     }
     if (c->n_group < 1 || c->n_group > KV_MAX_GROUP) {
         return error_set(err, WEFT_ERR_SETUP, "batch: %d groups of layers, 1 to %d are possible",

@@ -60,9 +60,10 @@ typedef struct batch_caps {
     int32_t round_pages;    /* pages that one pass-KV round may bring to a rank; >= max_pages */
     int32_t min_split;      /* prefills of fewer new tokens stay whole on one rank; >= 1 */
     weft_exchange exchange; /* AUTO: per request by bytes */
-    int32_t head_dim, value_dim, kv_elem; /* of a layer, for the byte rule */
-    int32_t n_group;                      /* of layers; each has its own pages */
-    int32_t window[KV_MAX_GROUP];         /* by group; 0: none */
+    /* Of a layer, for the byte rule; kv_bytes: of a token and KV head in the cache. */
+    int32_t head_dim, value_dim, kv_bytes;
+    int32_t n_group;              /* of layers; each has its own pages */
+    int32_t window[KV_MAX_GROUP]; /* by group; 0: none */
 } batch_caps;
 
 typedef struct batch_local {

@@ -69,6 +69,7 @@ static kern_kv cache_of(const kernels *k, int32_t group) {
                   .n_kv_head = l->n_kv_head,
                   .head_dim = l->head_dim,
                   .value_dim = l->value_dim,
+                  .value_in_key = l->latent,
                   .pages = k->pages};
     kv.page_stride = kern_kv_page_bytes(&kv);
     return kv;

@@ -479,8 +479,7 @@ static void exchange_bytes(explain *e) {
     for (int32_t i = 0; i < e->n_run; i++) {
         explain_request *r = &e->request[i];
         r->q_bytes = (int64_t)r->n_new * t->n_head * (4 * k + 4 * v + 8);
-        r->kv_bytes =
-            ((int64_t)r->start + r->n_new) * t->n_kv_head * (k + v) * e->setup.caps.kv_elem;
+        r->kv_bytes = ((int64_t)r->start + r->n_new) * t->n_kv_head * e->setup.caps.kv_bytes;
     }
 }
 
@@ -505,8 +504,7 @@ static void attention_work(explain *e) {
     int32_t page_tokens = e->setup.caps.page_tokens;
     for (int32_t k = 0; k < e->desc->config.n_layer; k++) {
         const model_layer *l = &e->desc->layer[k];
-        int64_t token = (int64_t)l->n_kv_head * (l->head_dim + l->value_dim) *
-                        (int64_t)kern_kv_elem(e->setup.kv_type);
+        int64_t token = l->n_kv_head * (int64_t)model_kv_head_bytes(l, e->setup.kv_type);
         for (int32_t i = 0; i < e->n_run; i++) {
             const explain_request *r = &e->request[i];
             e->work.attn_ops +=

@@ -228,7 +228,7 @@ weft_status engine_setup_make(const model_desc *d, const weft_engine_params *par
                           .exchange = s.p.exchange,
                           .head_dim = most->head_dim,
                           .value_dim = most->value_dim,
-                          .kv_elem = (int32_t)kern_kv_elem(s.kv_type),
+                          .kv_bytes = (int32_t)model_kv_head_bytes(most, s.kv_type),
                           .n_group = d->n_group};
     memcpy(s.caps.window, d->window, sizeof s.caps.window);
     st = pages_choose(d, &s, err);

@@ -273,20 +273,31 @@ typedef struct kern_pick {
  * E = value_dim, both multiples of 2):
  *   f32, f16:  K [d][16 keys], V [16 keys][e]      bf16:  K [d/2][16 keys][2], V [key/2][e][2]
  * so a page is n_kv_head * 16 * (D + E) * element bytes, contiguous. A slot is page * 16 + offset. A
- * wire row is one token's new K and V in the cache's type: K [n_kv_head][D] then V [n_kv_head][E]. */
+ * wire row is one token's new K and V in the cache's type: K [n_kv_head][D] then V [n_kv_head][E].
+ * With value_in_key the value of a key is its first E elements (E <= D): pages and wire rows have no
+ * V, and are n_kv_head * 16 * D and n_kv_head * D elements. */
 typedef enum kern_kv_type { KERN_KV_F16, KERN_KV_F32, KERN_KV_BF16 } kern_kv_type;
 static inline size_t kern_kv_elem(kern_kv_type t) {
     return t == KERN_KV_F32 ? 4 : 2;
 }
+/* Bytes that the cache and a wire row have of one token and KV head. */
+static inline size_t kern_kv_token_bytes(kern_kv_type t, int32_t head_dim, int32_t value_dim,
+                                         bool value_in_key) {
+    return (size_t)(value_in_key ? head_dim : head_dim + value_dim) * kern_kv_elem(t);
+}
 typedef struct kern_kv {
     kern_kv_type type;
     int32_t n_kv_head, head_dim, value_dim;
+    bool value_in_key;
     size_t page_stride; /* bytes from page to page, at least kern_kv_page_bytes */
     kern_mem pages;     /* of one layer: [page][n_kv_head] {K, V} */
 } kern_kv;
+/* Bytes of one KV head in a page. */
+static inline size_t kern_kv_head_bytes(const kern_kv *kv) {
+    return 16 * kern_kv_token_bytes(kv->type, kv->head_dim, kv->value_dim, kv->value_in_key);
+}
 static inline size_t kern_kv_page_bytes(const kern_kv *kv) {
-    return (size_t)kv->n_kv_head * 16 * (size_t)(kv->head_dim + kv->value_dim) *
-           kern_kv_elem(kv->type);
+    return (size_t)kv->n_kv_head * kern_kv_head_bytes(kv);
 }
 
 /* Norm per head, RoPE on q and k, rounding of k and v to the cache's type. Pairs are adjacent
@@ -315,8 +326,8 @@ typedef struct kern_qk_rope {
 /* Latent attention (MLA), absorbed form: one KV head whose key is (latent, rope part) and whose value
  * is the latent, C = latent_dim, R = rope_dim:
  *   q row   = (q_latent[head], rope(q_rope[head]))                    per head, C + R
- *   wire    = K (norm(kv[0..C), kv_norm), rope(kv[C..C+R))), V norm(kv[0..C), kv_norm); head_dim = C + R,
- *             value_dim = C
+ *   wire    = K (norm(kv[0..C), kv_norm), rope(kv[C..C+R))); head_dim = C + R, value_dim = C,
+ *             value_in_key
  * norm as in kern_reduce_norm with hidden = C. */
 typedef struct kern_mla_rope {
     int32_t n_tok, n_head, latent_dim, rope_dim;

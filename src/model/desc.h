@@ -112,7 +112,7 @@ typedef enum model_role {
 
 /* One layer. Sizes are the whole model's, not a rank's. */
 typedef struct model_layer {
-    bool latent;               /* MLA */
+    bool latent;               /* MLA: values are read from the cached keys (kern_kv) */
     int32_t n_head, n_kv_head; /* MLA: one KV head; two counts in a model, one divides the other */
     int32_t head_dim, value_dim; /* of the cache; MLA: latent + rope, latent */
     int32_t rope, rope_dim;      /* table, width */

@@ -377,14 +377,18 @@ int32_t model_group_layers(const model_desc *d, int32_t group) {
     return n;
 }
 
+size_t model_kv_head_bytes(const model_layer *l, kern_kv_type type) {
+    return kern_kv_token_bytes(type, l->head_dim, l->value_dim, l->latent);
+}
+
 size_t model_kv_token_bytes(const model_desc *d, int32_t group, int32_t tp, kern_kv_type type) {
     size_t n = 0;
     for (int32_t i = 0; i < d->config.n_layer; i++) {
         const model_layer *l = &d->layer[i];
         if (l->group == group && l->kv_from == i)
-            n += (size_t)topo_kv_heads(l->n_kv_head, tp) * (size_t)(l->head_dim + l->value_dim);
+            n += (size_t)topo_kv_heads(l->n_kv_head, tp) * model_kv_head_bytes(l, type);
     }
-    return n * kern_kv_elem(type);
+    return n;
 }
 
 static int32_t max32(int32_t a, int32_t b) {

@@ -126,6 +126,8 @@ typedef struct model_step {
 void model_topo(const model_desc *d, const kern_profile *p, topo_model *out);
 /* The same where experts are whole: tp does not cut them. */
 void model_topo_whole(const model_desc *d, const kern_profile *p, topo_model *out);
+/* What the cache keeps of a token and KV head in a layer, bytes. */
+size_t model_kv_head_bytes(const model_layer *l, kern_kv_type type);
 /* Layers of a group that have a cache, and bytes of one token's K and V in them on a rank of tp. */
 int32_t model_group_layers(const model_desc *d, int32_t group);
 size_t model_kv_token_bytes(const model_desc *d, int32_t group, int32_t tp, kern_kv_type type);

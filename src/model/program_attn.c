@@ -9,6 +9,7 @@ static attn_shape shape_of(const model_rank *r, int32_t i) {
     return (attn_shape){.n_kv_head = topo_kv_heads(l->n_kv_head, r->topo->sizes.tp),
                         .head_dim = l->head_dim,
                         .value_dim = l->value_dim,
+                        .value_in_key = l->latent,
                         .window = l->window,
                         .group = l->group,
                         .scale = l->scale,

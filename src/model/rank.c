@@ -237,7 +237,8 @@ static void cache_places(model_rank *r) {
         }
         attn_shape s = {.n_kv_head = topo_kv_heads(l->n_kv_head, r->topo->sizes.tp),
                         .head_dim = l->head_dim,
-                        .value_dim = l->value_dim};
+                        .value_dim = l->value_dim,
+                        .value_in_key = l->latent};
         r->page_at[i] = at[l->group];
         at[l->group] += attn_page_bytes(&r->attn, &s);
     }
@@ -252,13 +253,14 @@ static void cache_add(model_rank *r, kern_memory *plan, const int32_t *pages) {
     }
 }
 
-static attn_most most_of(const model_desc *d, int32_t tp) {
+static attn_most most_of(const model_desc *d, int32_t tp, kern_kv_type type) {
     attn_most out = {0};
     for (int32_t i = 0; i < d->config.n_layer; i++) {
         const model_layer *l = &d->layer[i];
+        size_t token = (size_t)topo_kv_heads(l->n_kv_head, tp) * model_kv_head_bytes(l, type);
         raise(&out.head_dim, l->head_dim);
         raise(&out.value_dim, l->value_dim);
-        raise(&out.token, topo_kv_heads(l->n_kv_head, tp) * (l->head_dim + l->value_dim));
+        out.token_bytes = token > out.token_bytes ? token : out.token_bytes;
     }
     return out;
 }
@@ -291,7 +293,8 @@ weft_status model_rank_open(const model_weights *w, const model_rank_setup *s, k
                       .tok_cap = batch_tok_cap(s->builder),
                       .page_at = page_at};
     attn_rank_init(&r->attn, w->k, s->dev, s->comm, s->topo, s->kv_type,
-                   most_of(w->desc, s->topo->sizes.tp), s->builder, s->round_pages, s->fault, plan);
+                   most_of(w->desc, s->topo->sizes.tp, s->kv_type), s->builder, s->round_pages,
+                   s->fault, plan);
     cache_add(r, plan, s->kv_pages);
     for (int32_t i = 0; i < w->n_leaves; i++)
         if (is_cut(w, i, s->expert_parallel))

@@ -223,14 +223,13 @@ static page_walk walk_pages(const fold_job *j, const query_block *q, const cpu_f
                             const cpu_block *b) {
     const kern_kv *kv = &j->p->kv;
     const kern_span *s = q->span;
-    size_t head_bytes = kern_kv_page_bytes(kv) / (size_t)kv->n_kv_head;
     int32_t pos = s->pos + q->tok, end = (pos + q->n_tok - 1) / CPU_PAGE + 1;
     return (page_walk){.kv_shards = j->p->kv_shards,
                        .fold = fold,
                        .block = b,
                        .table = (const int32_t *)cpu_ptr(j->p->tables) + s->table,
-                       .pages =
-                           (const uint8_t *)cpu_ptr(kv->pages) + (size_t)q->kv_head * head_bytes,
+                       .pages = (const uint8_t *)cpu_ptr(kv->pages) +
+                                (size_t)q->kv_head * kern_kv_head_bytes(kv),
                        .page_stride = kv->page_stride,
                        .first = seen_from(j, s, pos) / CPU_PAGE,
                        .end = end < s->n_page ? end : s->n_page,
@@ -318,6 +317,7 @@ static cpu_block block_of(const fold_job *j, const query_block *q) {
                        .group = q->n_head,
                        .head_dim = p->kv.head_dim,
                        .value_dim = p->kv.value_dim,
+                       .value_in_key = p->kv.value_in_key,
                        .o_stride = cpu_round_up(p->kv.value_dim, 16),
                        .scale = p->scale,
                        .type = p->kv.type,
@@ -352,7 +352,8 @@ static void fold_block(const fold_job *j, const query_block *q, const tree_prog 
     size_t one = states_floats(rows, b.o_stride);
     b.work = stack + TREE_MAX_DEPTH * one;
     const cpu_attn_isa *isa = j->dev->isa->attn;
-    const cpu_fold *fold = b.n_row <= isa->few_rows ? isa->few : isa->many;
+    bool few = b.n_row <= isa->few_rows && !b.value_in_key;
+    const cpu_fold *fold = few ? isa->few : isa->many;
     fold->begin(&b);
     page_walk w = walk_pages(j, q, fold, &b);
     w.tree = tree;
@@ -480,6 +481,7 @@ void cpu_attn_fold(kern_dev *dev, const kern_attn_fold *p) {
         .dev = dev, .p = p, .group = group, .block_tokens = block_tokens(group), .cut = &cut};
     assert(group <= dev->limits.max_group && p->kv.head_dim <= dev->limits.max_head_dim &&
            p->kv.value_dim <= dev->limits.max_head_dim);
+    assert(!p->kv.value_in_key || p->kv.value_dim <= p->kv.head_dim);
     count_blocks(&j);
     cut_heads(&j);
     cut_items(&j);
@@ -583,20 +585,22 @@ static void store_thread(void *arg, int32_t thread, int32_t n_thread) {
     const kern_kv *kv = &p->kv;
     size_t n_head = (size_t)kv->n_kv_head, elem = kern_kv_elem(kv->type);
     size_t k_bytes = (size_t)kv->head_dim * elem, v_bytes = (size_t)kv->value_dim * elem;
+    size_t head_bytes = kern_kv_head_bytes(kv);
     const int32_t *slots = cpu_ptr(p->slots);
     int32_t to = cpu_share(p->n, thread + 1, n_thread);
     for (int32_t i = cpu_share(p->n, thread, n_thread); i < to; i++) {
         if (slots[i] < 0)
             continue;
         const uint8_t *k =
-            (const uint8_t *)cpu_ptr(p->wire) + (size_t)i * n_head * (k_bytes + v_bytes);
+            (const uint8_t *)cpu_ptr(p->wire) + (size_t)i * n_head * head_bytes / CPU_PAGE;
         const uint8_t *v = k + n_head * k_bytes;
         int32_t key = slots[i] % CPU_PAGE;
         uint8_t *at =
             (uint8_t *)cpu_ptr(kv->pages) + (size_t)(slots[i] / CPU_PAGE) * kv->page_stride;
-        for (size_t h = 0; h < n_head; h++, at += CPU_PAGE * (k_bytes + v_bytes)) {
+        for (size_t h = 0; h < n_head; h++, at += head_bytes) {
             store_key(kv->type, kv->head_dim, key, k + h * k_bytes, at);
-            store_value(kv->type, kv->value_dim, key, v + h * v_bytes, at + CPU_PAGE * k_bytes);
+            if (!kv->value_in_key)
+                store_value(kv->type, kv->value_dim, key, v + h * v_bytes, at + CPU_PAGE * k_bytes);
         }
     }
 }

@@ -24,6 +24,8 @@ static float key_at(const cpu_block *b, const cpu_page *p, int32_t key, int32_t 
     return widen(b->type, p->k, (int64_t)d * CPU_PAGE + key);
 }
 static float value_at(const cpu_block *b, const cpu_page *p, int32_t key, int32_t d) {
+    if (b->value_in_key)
+        return key_at(b, p, key, d);
     const uint8_t *v = cpu_page_values(b, p);
     if (b->type == KERN_KV_BF16)
         return widen(b->type, v, (int64_t)(key / 2) * 2 * b->value_dim + d * 2 + key % 2);

@@ -25,13 +25,14 @@ enum {
 };
 
 typedef struct cpu_page {
-    const uint8_t *k; /* K of one KV head; V follows (kern.h) */
+    const uint8_t *k; /* K of one KV head; V, where there is one, follows (kern.h) */
     int32_t key0;     /* position of its first key */
 } cpu_page;
 
 typedef struct cpu_block {
     int32_t n_row, group, head_dim, value_dim;
-    int32_t o_stride; /* value_dim rounded up to 16 */
+    bool value_in_key; /* pages have no V (kern_kv) */
+    int32_t o_stride;  /* value_dim rounded up to 16 */
     /* [n_row rounded up to 16]: a row sees the keys [begin, end); 0, 0: none, as in the rows that only
      * fill up. From one of the n_row rows to the next neither falls. */
     const int32_t *row_begin, *row_end;
@@ -87,7 +88,8 @@ typedef struct cpu_fold {
 } cpu_fold;
 
 struct cpu_attn_isa {
-    const cpu_fold *few, *many; /* for blocks of up to few_rows rows, and of more */
+    /* few: for blocks of up to few_rows rows whose pages have V; many: for all others. */
+    const cpu_fold *few, *many;
     int32_t few_rows;
 
     /* merge of one row whose o is contiguous, n floats. */

@@ -3,7 +3,9 @@
  *
  *   queries  [d][lane]          lane = row; rows that only fill the last vector repeat the last row
  *   scores   [key][lane]        sum over d of q[d][lane] * k[d][key]    (a key is a broadcast)
- *   o        [d][lane]          sum over keys of p[key][lane] * v[key][d]
+ *   o        [d][lane]          sum over keys of p[key][lane] * v[key][d]    (so is a value)
+ *
+ * A broadcast comes from any place, so values inside keys are read where they stand, from K.
  *
  * The including file gives many_broadcasts(n): how many keys, or d, n vectors of lanes take
  * together so that n * many_broadcasts(n) accumulators fill the registers. */
@@ -121,13 +123,16 @@ VEC_INLINE void many_score_lanes(int n_vec, const cpu_block *b, const float *k, 
                         many_scores(b) + (size_t)j * many_lanes(b) + lane);
 }
 
+/* K of the page that is scored, as floats [d][16]. */
+static const float *many_page_keys(const cpu_block *b, const cpu_page *page) {
+    return b->type == KERN_KV_F32 ? (const float *)(const void *)page->k : many_keys(b);
+}
+
 static void many_score(const cpu_block *b, const cpu_page *pages, int32_t n) {
     (void)n; /* one page */
-    const float *k = (const float *)(const void *)pages->k;
-    if (b->type != KERN_KV_F32) {
+    if (b->type != KERN_KV_F32)
         widen_keys(b->type, b->head_dim, pages->k, many_keys(b));
-        k = many_keys(b);
-    }
+    const float *k = many_page_keys(b, pages);
     int32_t lane = 0, lanes = (int32_t)many_lanes(b);
     for (; lane + 3 * VEC_LANES <= lanes; lane += 3 * VEC_LANES)
         many_score_lanes(3, b, k, lane);
@@ -199,13 +204,19 @@ VEC_INLINE void many_soften(bool partial, const cpu_block *b, const cpu_page *pa
 /* ---- outputs ---- */
 
 typedef struct many_source {
-    const float *v;         /* [16][stride] */
+    const float *v;         /* [16][stride]; in_key: [d][16] */
     int32_t stride, lo, hi; /* keys [lo, hi) of the page */
 } many_source;
 
+/* What differs between the copies of the loops: `partial`: some lane may not see some key; `in_key`:
+ * values stand in K. */
+typedef struct many_kind {
+    bool partial, in_key;
+} many_kind;
+
 /* o[d .. d + n_d) of n_vec vectors of lanes: o * a (from 0 when the state is empty), then the keys
  * ascending; a lane that does not see a key keeps its sum. */
-VEC_INLINE void many_weigh_part(bool partial, int n_vec, int n_d, const cpu_block *b,
+VEC_INLINE void many_weigh_part(many_kind kind, int n_vec, int n_d, const cpu_block *b,
                                 const many_source *v, int32_t d, int32_t lane,
                                 const cpu_states *st) {
     size_t lanes = many_lanes(b);
@@ -220,19 +231,19 @@ VEC_INLINE void many_weigh_part(bool partial, int n_vec, int n_d, const cpu_bloc
         }
     }
     for (int32_t key = v->lo; key < v->hi; key++, p += lanes) {
-        const float *value = v->v + key * v->stride + d;
+        const float *value = kind.in_key ? v->v + d * CPU_PAGE + key : v->v + key * v->stride + d;
         vec x[MANY_VECTORS];
         vec_mask unseen[MANY_VECTORS];
         EACH(z, n_vec) {
             x[z] = vec_load(p + z * VEC_LANES);
-            if (partial)
+            if (kind.partial)
                 unseen[z] = vec_is_minus_zero(x[z]);
         }
         EACH(i, n_d) {
-            vec w = vec_broadcast(value + i);
+            vec w = vec_broadcast(value + (kind.in_key ? i * CPU_PAGE : i));
             EACH(z, n_vec) {
                 vec sum = vec_fma(x[z], w, acc[i][z]);
-                acc[i][z] = partial ? vec_select(unseen[z], acc[i][z], sum) : sum;
+                acc[i][z] = kind.partial ? vec_select(unseen[z], acc[i][z], sum) : sum;
             }
         }
     }
@@ -243,27 +254,40 @@ VEC_INLINE void many_weigh_part(bool partial, int n_vec, int n_d, const cpu_bloc
     }
 }
 
-VEC_INLINE void many_weigh_lanes(bool partial, int n_vec, const cpu_block *b, const many_source *v,
-                                 int32_t lane, const cpu_states *st) {
+VEC_INLINE void many_weigh_lanes(many_kind kind, int n_vec, const cpu_block *b,
+                                 const many_source *v, int32_t lane, const cpu_states *st) {
     const int n_d = many_broadcasts(n_vec);
     int32_t d = 0;
     for (; d + n_d <= b->value_dim; d += n_d)
-        many_weigh_part(partial, n_vec, n_d, b, v, d, lane, st);
+        many_weigh_part(kind, n_vec, n_d, b, v, d, lane, st);
     for (; d < b->value_dim; d += 2)
-        many_weigh_part(partial, n_vec, 2, b, v, d, lane, st);
+        many_weigh_part(kind, n_vec, 2, b, v, d, lane, st);
 }
 
-VEC_INLINE void many_update_typed(bool partial, const cpu_block *b, const cpu_page *page,
-                                  const many_source *v, const cpu_states *st) {
+VEC_INLINE void many_update_kind(many_kind kind, const cpu_block *b, const cpu_page *page,
+                                 const many_source *v, const cpu_states *st) {
     int32_t lane = 0, lanes = (int32_t)many_lanes(b);
     for (int32_t i = 0; i < lanes; i += VEC_LANES)
-        many_soften(partial, b, page, i, st);
+        many_soften(kind.partial, b, page, i, st);
     for (; lane + 3 * VEC_LANES <= lanes; lane += 3 * VEC_LANES)
-        many_weigh_lanes(partial, 3, b, v, lane, st);
+        many_weigh_lanes(kind, 3, b, v, lane, st);
     if (lane + 2 * VEC_LANES <= lanes)
-        many_weigh_lanes(partial, 2, b, v, lane, st);
+        many_weigh_lanes(kind, 2, b, v, lane, st);
     else if (lane < lanes)
-        many_weigh_lanes(partial, 1, b, v, lane, st);
+        many_weigh_lanes(kind, 1, b, v, lane, st);
+}
+
+static void many_find_values(const cpu_block *b, const cpu_page *page, many_source *v) {
+    if (b->value_in_key) {
+        v->v = many_page_keys(b, page);
+        return;
+    }
+    v->v = (const float *)(const void *)cpu_page_values(b, page);
+    if (b->type != KERN_KV_F32) {
+        widen_values(b->type, b->value_dim, b->o_stride, cpu_page_values(b, page), many_values(b));
+        v->v = many_values(b);
+        v->stride = b->o_stride;
+    }
 }
 
 /* Rows stand in the order of their positions: of what they see, the first row has the first key and
@@ -275,16 +299,16 @@ static void many_update(const cpu_block *b, const cpu_page *page, int32_t at, cp
         .stride = b->value_dim, .lo = cpu_seen_from(b, page, 0), .hi = cpu_seen_to(b, page, last)};
     if (v.hi <= v.lo)
         return;
-    v.v = (const float *)(const void *)cpu_page_values(b, page);
-    if (b->type != KERN_KV_F32) {
-        widen_values(b->type, b->value_dim, b->o_stride, cpu_page_values(b, page), many_values(b));
-        v.v = many_values(b);
-        v.stride = b->o_stride;
-    }
-    if (cpu_seen_from(b, page, last) > 0 || cpu_seen_to(b, page, 0) < CPU_PAGE)
-        many_update_typed(true, b, page, &v, st);
+    many_find_values(b, page, &v);
+    bool partial = cpu_seen_from(b, page, last) > 0 || cpu_seen_to(b, page, 0) < CPU_PAGE;
+    if (partial && b->value_in_key)
+        many_update_kind((many_kind){true, true}, b, page, &v, st);
+    else if (partial)
+        many_update_kind((many_kind){true, false}, b, page, &v, st);
+    else if (b->value_in_key)
+        many_update_kind((many_kind){false, true}, b, page, &v, st);
     else
-        many_update_typed(false, b, page, &v, st);
+        many_update_kind((many_kind){false, false}, b, page, &v, st);
     st->empty = false;
 }
 

@@ -140,10 +140,9 @@ static void mla_token(const kern_dev *dev, const kern_mla_rope *p, int32_t t, fl
     norm_head(dev, kv, cpu_ptr(p->kv_norm), p->latent_dim, p->eps, latent);
     isa->rope(kv + c, cs, p->rope_dim / 2, turned);
     size_t elem = kern_kv_elem(p->kv_type);
-    uint8_t *k = (uint8_t *)cpu_ptr(p->wire) + index_at(p->kv_at, t) * (2 * c + r) * elem;
+    uint8_t *k = (uint8_t *)cpu_ptr(p->wire) + index_at(p->kv_at, t) * (c + r) * elem;
     isa->round(p->kv_type, latent, p->latent_dim, k);
     isa->round(p->kv_type, turned, p->rope_dim, k + c * elem);
-    memcpy(k + (c + r) * elem, k, c * elem); /* V: the same bytes */
 }
 
 typedef struct mla_job {

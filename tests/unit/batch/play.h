@@ -90,7 +90,7 @@ static inline batch_caps caps_of(int32_t max_reqs, int32_t max_step_tokens) {
                         .exchange = WEFT_EXCHANGE_AUTO,
                         .head_dim = 32,
                         .value_dim = 32,
-                        .kv_elem = 2,
+                        .kv_bytes = 2 * 32 * 2,
                         .n_group = 1};
 }
 
@@ -182,7 +182,7 @@ static inline bool wants_kv(const batch_request *r) {
     int64_t hk = w.model.n_kv_head > w.s.tp ? w.model.n_kv_head / w.s.tp : 1;
     int64_t hq = w.model.n_head / w.s.tp;
     int64_t d = w.caps.head_dim;
-    return (r->start + r->n_new) * 2 * hk * d * w.caps.kv_elem < r->n_new * hq * (8 * d + 8);
+    return (r->start + r->n_new) * hk * w.caps.kv_bytes < r->n_new * hq * (8 * d + 8);
 }
 
 /* ---- checks of one step ---- */

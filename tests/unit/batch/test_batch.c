@@ -297,6 +297,7 @@ static void test_choose_exchange(void **state) {
     topo_model m = model_of(8, 2);
     batch_caps caps = caps_of(4, 64);
     caps.head_dim = caps.value_dim = 64;
+    caps.kv_bytes = 2 * 64 * 2;
     topo t;
     topo_init(&m, (topo_sizes){1, 2, 2}, 0, &t);
     /* (C + T) * 2 * 2 * 64 * 2 = (C + T) * 512  against  T * 8 * 520 = T * 4160: equal at
@@ -309,11 +310,17 @@ static void test_choose_exchange(void **state) {
     assert_int_equal(batch_choose_exchange(&caps, &t, 2000, 1), WEFT_EXCHANGE_Q);
     assert_int_equal(batch_choose_exchange(&caps, &t, 0, 2000000000), WEFT_EXCHANGE_KV);
     /* 4-byte cache, and TP beyond the KV heads: 4 query heads on 1 KV head per rank */
-    caps.kv_elem = 4;
+    caps.kv_bytes = 2 * 64 * 4;
     topo_init(&m, (topo_sizes){4, 2, 2}, 0, &t);
     /* (C + T) * 2 * 64 * 4 = (C + T) * 512 against T * 2 * 520 = T * 1040 */
     assert_int_equal(batch_choose_exchange(&caps, &t, 103, 100), WEFT_EXCHANGE_KV);
     assert_int_equal(batch_choose_exchange(&caps, &t, 104, 100), WEFT_EXCHANGE_Q);
+    /* keys of 64 whose first 32 elements are the values:
+     * (C + T) * 64 * 4 = (C + T) * 256 against T * 2 * (4 * 64 + 4 * 32 + 8) = T * 784 */
+    caps.value_dim = 32;
+    caps.kv_bytes = 64 * 4;
+    assert_int_equal(batch_choose_exchange(&caps, &t, 206, 100), WEFT_EXCHANGE_KV);
+    assert_int_equal(batch_choose_exchange(&caps, &t, 207, 100), WEFT_EXCHANGE_Q);
 }
 
 /* Rounds are packed greedily in batch order and are the same everywhere. */

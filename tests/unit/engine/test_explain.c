@@ -252,6 +252,48 @@ static void memory_is_shared(void **state) {
     model_desc_close(d);
 }
 
+/* ---- latent attention ---- */
+
+static size_t item_bytes(const explain_rank *r, const char *name) {
+    for (int32_t i = 0; i < r->memory.n; i++)
+        if (strcmp(r->memory.item[i].name, name) == 0)
+            return r->memory.item[i].bytes;
+    fail_msg("no item %s", name);
+    return 0;
+}
+
+/* DeepSeek V2 Lite's golden model: 3 layers, keys of 32 + 16 elements, the first 32 of them values.
+ * In f16 a token has 96 bytes in a layer, wherever it is counted: in the pool, on the way to the
+ * other replica, in pages that go to a query (64 at once, 1,024 tokens). */
+static void latents_are_kept_once(void **state) {
+    (void)state;
+    enum { LAYERS = 3, TOKEN = 48 * 2, PAGE = 16 * TOKEN };
+    weft_model *m = golden_open(WEFT_GOLDEN "/models/deepseek_v2_lite");
+    weft_engine_params p = params_of(1, 2, 1);
+    p.cp_min_split = 1;
+    explain *e = plan(m->desc, &p, ask_of(LIST(40), NULL, 0));
+    assert_int_equal(e->setup.page_bytes[0], LAYERS * PAGE);
+    assert_int_equal(e->setup.p.kv_bytes, 2 * 64 * LAYERS * PAGE); /* 64 pages on each of 2 ranks */
+    for (int32_t r = 0; r < 2; r++)
+        assert_int_equal(e->rank[r].sent[EXPLAIN_DELIVER], LAYERS * 20 * TOKEN);
+    explain_close(e);
+
+    p = params_of(1, 2, 2);
+    p.exchange = WEFT_EXCHANGE_KV;
+    e = plan(m->desc, &p, ask_of(NULL, 0, LIST(100)));
+    assert_int_equal(e->request[0].kv_bytes, 101 * TOKEN);
+    assert_int_equal(e->work.kv_bytes, LAYERS * 7 * PAGE);
+    assert_int_equal(e->rank[1].sent[EXPLAIN_PAGES], LAYERS * 3 * PAGE); /* 1, 3 and 5 of 7 */
+    assert_int_equal(item_bytes(&e->rank[1], "KV cache"), 64 * LAYERS * PAGE);
+    assert_int_equal(item_bytes(&e->rank[1], "pages received"), 64 * PAGE);
+    explain_close(e);
+    for (int32_t type = 0; type < 3; type++) {
+        p.kv_dtype = (weft_kv_dtype)type;
+        check_memory(m, &p);
+    }
+    weft_model_close(m);
+}
+
 /* ---- rows and pages: the worked numbers of the design ---- */
 
 static void prompt_of_7_and_9(void **state) {
@@ -563,6 +605,7 @@ int main(void) {
         cmocka_unit_test(bytes_of_whole_experts),
         cmocka_unit_test(window_has_pages_of_its_own),
         cmocka_unit_test(memory_is_shared),
+        cmocka_unit_test(latents_are_kept_once),
         cmocka_unit_test(prompt_of_7_and_9),
         cmocka_unit_test(two_decodes_six_prompts),
         cmocka_unit_test(pages_of_100_tokens),

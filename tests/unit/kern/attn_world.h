@@ -46,7 +46,8 @@ typedef struct world {
     kern_kv_type type;
     int32_t head_dim, n_kv, group, kv_shards;
     int32_t value_dim; /* 0 before world_fill: head_dim */
-    int32_t window;    /* 0: none */
+    bool value_in_key;
+    int32_t window; /* 0: none */
     bool has_sinks;
     float scale;
     int32_t n_req, len[WORLD_REQS], n_new[WORLD_REQS], first_key[WORLD_REQS];
@@ -108,6 +109,14 @@ static inline float *world_draw_cache(kern_kv_type type, size_t n, world_rng *r)
     return x;
 }
 
+/* Values inside keys: v again from k, which has changed. */
+static inline void world_read_values(world *w) {
+    size_t d = (size_t)w->head_dim, e = (size_t)w->value_dim;
+    for (int32_t i = 0; i < w->n_req && w->value_in_key; i++)
+        for (size_t head = 0; head < (size_t)w->len[i] * (size_t)w->n_kv; head++)
+            memcpy(w->v[i] + head * e, w->k[i] + head * d, e * sizeof(float));
+}
+
 /* Sets sizes, draws values; len, n_new, first_key are filled by the caller before. */
 static inline void world_fill(world *w, world_rng *r) {
     w->value_dim = w->value_dim ? w->value_dim : w->head_dim;
@@ -122,6 +131,7 @@ static inline void world_fill(world *w, world_rng *r) {
         w->k[i] = world_draw_cache(w->type, heads * (size_t)w->head_dim, r);
         w->v[i] = world_draw_cache(w->type, heads * (size_t)w->value_dim, r);
     }
+    world_read_values(w);
     w->q = world_floats(world_q_floats(w));
     for (size_t e = 0; e < world_q_floats(w); e++)
         w->q[e] = world_draw(r, 3.0f);
@@ -164,7 +174,12 @@ static inline void world_narrow(kern_kv_type type, const float *x, size_t n, uin
 
 /* The pool has the pages of another layer (NaN) between those of this one. */
 static inline kern_kv world_view(const world *w, uint8_t *pool) {
-    kern_kv kv = {w->type, w->n_kv, w->head_dim, w->value_dim, 0, {(uintptr_t)pool}};
+    kern_kv kv = {.type = w->type,
+                  .n_kv_head = w->n_kv,
+                  .head_dim = w->head_dim,
+                  .value_dim = w->value_dim,
+                  .value_in_key = w->value_in_key,
+                  .pages = {(uintptr_t)pool}};
     kv.page_stride = 2 * kern_kv_page_bytes(&kv);
     return kv;
 }
@@ -174,7 +189,7 @@ static inline void world_store(const world *w, const kern_table *t, kern_dev *de
                                size_t pool_bytes) {
     memset(pool, 0xff, pool_bytes);
     size_t k_row = (size_t)w->n_kv * (size_t)w->head_dim, elem = kern_kv_elem(w->type);
-    size_t v_row = (size_t)w->n_kv * (size_t)w->value_dim;
+    size_t v_row = w->value_in_key ? 0 : (size_t)w->n_kv * (size_t)w->value_dim;
     for (int32_t i = 0; i < w->n_req; i++) {
         int32_t n = w->stored[i];
         uint8_t *wire = malloc((size_t)n * (k_row + v_row) * elem + 1);

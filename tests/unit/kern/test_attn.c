@@ -19,6 +19,7 @@ static void draw_world(world *w, world_rng *r) {
     w->head_dim = head_dims[rng_int(r, 0, 8)];
     w->group = groups[rng_int(r, 0, 6)];
     w->value_dim = rng_int(r, 0, 1) ? 0 : head_dims[rng_int(r, 0, 8)];
+    w->value_in_key = w->value_dim <= w->head_dim && rng_int(r, 0, 1);
     w->window = rng_int(r, 0, 1) ? 0 : windows[rng_int(r, 0, 7)];
     w->has_sinks = rng_int(r, 0, 2) == 0;
     w->kv_shards = 1 << rng_int(r, 0, 4);
@@ -40,12 +41,11 @@ static void check_same(const world *w, const world_run *run, const float *want) 
     assert_true(world_attend(w, run, got, NULL));
     for (size_t i = 0; i < n; i++)
         if (memcmp(got + i, want + i, 4) != 0)
-            fail_msg("%s, %d threads, dcp %d, chunks %d, type %d, D %d, E %d, kv %d, group %d, "
-                     "window %d, "
-                     "sinks %d: value %zu is %a, not %a",
+            fail_msg("%s, %d threads, dcp %d, chunks %d, type %d, D %d, E %d (in key: %d), kv %d, "
+                     "group %d, window %d, sinks %d: value %zu is %a, not %a",
                      run->isa, run->n_thread, run->dcp, (int)run->chunk_seed, (int)w->type,
-                     w->head_dim, w->value_dim, w->n_kv, w->group, w->window, w->has_sinks, i,
-                     (double)got[i], (double)want[i]);
+                     w->head_dim, w->value_dim, w->value_in_key, w->n_kv, w->group, w->window,
+                     w->has_sinks, i, (double)got[i], (double)want[i]);
     free(got);
 }
 
@@ -142,15 +142,16 @@ static void rows_do_not_see_each_other(void **state) {
     }
 }
 
-/* Groups that are larger than a block, with values narrower than keys as in latent attention: cut
- * over items, the finer the more threads there are. */
+/* Groups that are larger than a block, some with values inside keys as in latent attention: cut over
+ * items, the finer the more threads there are. */
 static void large_groups_are_cut(void **state) {
     (void)state;
     static const struct {
         int32_t group, n_kv, head_dim, value_dim, len, n_new, window;
-    } cases[] = {{128, 1, 576, 512, 37, 2, 0}, {71, 2, 48, 32, 70, 19, 0},
-                 {65, 1, 192, 128, 50, 3, 20}, {71, 1, 48, 32, 300, 1, 0},
-                 {40, 1, 18, 34, 90, 5, 7},    {17, 2, 32, 2, 200, 1, 0}};
+        bool value_in_key;
+    } cases[] = {{128, 1, 576, 512, 37, 2, 0, true},  {71, 2, 48, 32, 70, 19, 0, false},
+                 {65, 1, 192, 128, 50, 3, 20, false}, {71, 1, 48, 32, 300, 1, 0, true},
+                 {40, 1, 18, 34, 90, 5, 7, false},    {17, 2, 32, 2, 200, 1, 0, true}};
     world_rng r = {128};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         world w = {.type = (kern_kv_type)(i % 3), .n_req = 1, .kv_shards = 16};
@@ -158,6 +159,7 @@ static void large_groups_are_cut(void **state) {
         w.group = cases[i].group;
         w.head_dim = cases[i].head_dim;
         w.value_dim = cases[i].value_dim;
+        w.value_in_key = cases[i].value_in_key;
         w.window = cases[i].window;
         w.len[0] = cases[i].len;
         w.n_new[0] = cases[i].n_new;
@@ -182,6 +184,7 @@ static void long_decodes_are_cut(void **state) {
     world_rng r = {404};
     for (int32_t round = 0; round < 12; round++) {
         world w = {.type = (kern_kv_type)(round % 3), .n_kv = rng_int(&r, 1, 3), .head_dim = 32};
+        w.value_in_key = round % 2;
         w.group = groups[rng_int(&r, 0, 6)];
         w.kv_shards = round % 4 ? 16 : 4;
         w.n_req = rng_int(&r, 1, 2);
@@ -224,17 +227,22 @@ static void unseen_keys_are_never_used(void **state) {
         w.len[0] = 90;
         w.n_new[0] = 30;
         w.first_key[0] = round < 9 ? 0 : 21;
+        w.value_in_key = round / 3 % 2;
+        w.value_dim = w.head_dim - (w.value_in_key ? 6 : 0);
         world_fill(&w, &r);
         float *want = reference(&w);
         size_t key = (size_t)w.n_kv * (size_t)w.head_dim;
+        size_t value = (size_t)w.n_kv * (size_t)w.value_dim;
         int32_t bad = 70; /* rows 0..9 stand at 60..69 */
         for (int32_t p = 0; p < 90; p++)
             if (p >= bad || p < w.first_key[0])
                 for (size_t e = 0; e < key; e++) {
                     w.k[0][(size_t)p * key + e] = e % 2 ? NAN : INFINITY;
-                    w.v[0][(size_t)p * key + e] = e % 3 ? -INFINITY : NAN;
+                    if (e < value)
+                        w.v[0][(size_t)p * value + e] = e % 3 ? -INFINITY : NAN;
                 }
-        size_t good = 10 * (size_t)world_heads(&w) * (size_t)w.head_dim;
+        world_read_values(&w);
+        size_t good = 10 * (size_t)world_heads(&w) * (size_t)w.value_dim;
         for (size_t l = 0; l < N_LEVEL; l++)
             if (has_level(levels[l])) {
                 float *got = attend(&w, levels[l]);
@@ -532,7 +540,12 @@ static void high_pages_are_reached(void **state) {
         assert_int_equal(t->open(1, &limits, &dev, NULL), WEFT_OK);
         int32_t slot = high * 16, table[1] = {high};
         kern_span span = {.q0 = 0, .len = 1, .pos = 0, .table = 0, .n_page = 1};
-        kern_kv kv = {KERN_KV_F16, KV, D, D, page_bytes, {(uintptr_t)pool}};
+        kern_kv kv = {.type = KERN_KV_F16,
+                      .n_kv_head = KV,
+                      .head_dim = D,
+                      .value_dim = D,
+                      .page_stride = page_bytes,
+                      .pages = {(uintptr_t)pool}};
         kern_kv_store s = {
             .kv = kv, .n = 1, .wire = {(uintptr_t)wire}, .slots = {(uintptr_t)&slot}};
         t->kv_store(dev, &s);
@@ -589,7 +602,12 @@ static void spans_at_the_edge(void **state) {
         };
         tree_prog tree;
         tree_cover(16, 0, 16, &tree);
-        kern_attn_fold f = {.kv = {KERN_KV_F32, 1, 4, 4, 2 * 16 * 4 * 4, {(uintptr_t)pages}},
+        kern_attn_fold f = {.kv = {.type = KERN_KV_F32,
+                                   .n_kv_head = 1,
+                                   .head_dim = 4,
+                                   .value_dim = 4,
+                                   .page_stride = 2 * 16 * 4 * 4,
+                                   .pages = {(uintptr_t)pages}},
                             .n_head = 1,
                             .scale = 1.0f,
                             .q = {(uintptr_t)q},
@@ -619,6 +637,106 @@ static void spans_at_the_edge(void **state) {
     }
 }
 
+/* ---- values inside keys, by hand: two KV heads of 6 elements, the first 4 of them values ---- */
+
+enum { IN_D = 6, IN_E = 4, IN_KV = 2, IN_GROUP = 3, IN_ROWS = 18 };
+
+/* Element d of a key: an integer that every type can hold. */
+static float in_key_element(int32_t head, int32_t key, int32_t d) {
+    return (float)(64 * head + 8 * d + key % 7);
+}
+
+/* A pool of two pages, NaN but for n keys: logical page 0 is page 1. */
+static void in_key_store(const kern_table *t, kern_dev *dev, kern_kv kv, int32_t n) {
+    uint8_t wire[17 * IN_KV * IN_D * 4], *at = wire;
+    int32_t slots[17];
+    memset(cpu_ptr(kv.pages), 0xff, 2 * kv.page_stride);
+    for (int32_t key = 0; key < n; key++) {
+        slots[key] = key < 16 ? 16 + key : key - 16;
+        for (int32_t i = 0; i < IN_KV * IN_D; i++, at += kern_kv_elem(kv.type)) {
+            float x = in_key_element(i / IN_D, key, i % IN_D);
+            world_narrow(kv.type, &x, 1, at);
+        }
+    }
+    t->kv_store(dev, &(kern_kv_store){kv, n, {(uintptr_t)wire}, {(uintptr_t)slots}});
+}
+
+/* Queries of 0 give every key the weight 1: a row's node is the sum of the values that it sees, 0,
+ * their number. */
+static void in_key_check(const float *node, int32_t row, int32_t seen) {
+    for (int32_t e = 0; e < IN_E; e++) {
+        float sum = 0;
+        for (int32_t key = 0; key < seen; key++)
+            sum += in_key_element(row / IN_GROUP % IN_KV, key, e);
+        assert_true(node[e] == sum);
+    }
+    assert_true(node[IN_E] == (seen ? 0.0f : -INFINITY));
+    assert_true(node[IN_E + 1] == (float)seen);
+}
+
+/* n keys are there; the last row alone, then a prompt of all of them. With none the row of position
+ * 0 sees from key 1 on. */
+static void in_key_fold(const kern_table *t, kern_dev *dev, kern_kv kv, int32_t n) {
+    enum { HEADS = IN_KV * IN_GROUP };
+    float q[IN_ROWS * HEADS * IN_D] = {0}, node[IN_ROWS * HEADS * (IN_E + 2)];
+    int32_t table[2] = {1, 0}, last = n > 0 ? n - 1 : 0;
+    kern_span spans[2] = {
+        {.q0 = 0, .len = 1, .pos = last, .first_key = n == 0, .n_page = last / 16 + 1},
+        {.q0 = 1, .len = n, .pos = 0, .n_page = last / 16 + 1}};
+    tree_prog tree;
+    tree_cover(1, 0, 1, &tree);
+    t->attn_fold(dev, &(kern_attn_fold){.kv = kv,
+                                        .n_head = HEADS,
+                                        .scale = 1.0f,
+                                        .q = {(uintptr_t)q},
+                                        .n_span = 2,
+                                        .spans = {(uintptr_t)spans},
+                                        .tables = {(uintptr_t)table},
+                                        .kv_shards = 1,
+                                        .tree = &tree,
+                                        .state = {(uintptr_t)node}});
+    t->drain(dev);
+    for (int32_t row = 0; row < (n + 1) * HEADS; row++)
+        in_key_check(node + row * (IN_E + 2), row, row < HEADS ? n : row / HEADS);
+}
+
+static void values_are_read_from_keys(void **state) {
+    (void)state;
+    static const int32_t lens[] = {0, 1, 15, 16, 17};
+    /* by type: bytes of a page, 2 x 16 x 6 elements; where head 1 has element 5 of key 3 */
+    static const struct {
+        kern_kv_type type;
+        size_t page, at;
+    } by_type[] = {{KERN_KV_F16, 384, 192 + (5 * 16 + 3) * 2},
+                   {KERN_KV_F32, 768, 384 + (5 * 16 + 3) * 4},
+                   {KERN_KV_BF16, 384, 192 + (2 * 16 + 3) * 4 + 2}};
+    for (size_t i = 0; i < 3 * N_LEVEL; i++) {
+        const kern_table *t;
+        kern_dev *dev;
+        if (kern_cpu_table(levels[i / 3], &t, NULL) != WEFT_OK)
+            continue;
+        kern_limits limits = {.max_rows = 32, .max_in = 64, .max_head_dim = IN_D, .max_group = 3};
+        assert_int_equal(t->open(2, &limits, &dev, NULL), WEFT_OK);
+        _Alignas(64) uint8_t pool[2 * 768];
+        kern_kv kv = {.type = by_type[i % 3].type,
+                      .n_kv_head = IN_KV,
+                      .head_dim = IN_D,
+                      .value_dim = IN_E,
+                      .value_in_key = true,
+                      .page_stride = by_type[i % 3].page,
+                      .pages = {(uintptr_t)pool}};
+        assert_int_equal(kern_kv_page_bytes(&kv), by_type[i % 3].page);
+        for (size_t k = 0; k < sizeof lens / sizeof *lens; k++) {
+            in_key_store(t, dev, kv, lens[k]);
+            in_key_fold(t, dev, kv, lens[k]);
+        }
+        uint8_t want[4];
+        world_narrow(kv.type, &(float){64 + 8 * 5 + 3}, 1, want);
+        assert_memory_equal(pool + kv.page_stride + by_type[i % 3].at, want, kern_kv_elem(kv.type));
+        t->close(dev);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cut_gives_the_same_bits),
@@ -636,6 +754,7 @@ int main(void) {
         cmocka_unit_test(empty_states_are_the_identity),
         cmocka_unit_test(high_pages_are_reached),
         cmocka_unit_test(spans_at_the_edge),
+        cmocka_unit_test(values_are_read_from_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,6 +42,7 @@ static void draw_page_case(world_rng *r, page_case *c) {
     b->n_row = rng_int(r, 1, rng_int(r, 0, 1) ? 8 : CASE_ROWS);
     b->head_dim = head_dims[rng_int(r, 0, 6)];
     b->value_dim = rng_int(r, 0, 1) ? b->head_dim : head_dims[rng_int(r, 0, 6)];
+    b->value_in_key = b->value_dim <= b->head_dim && rng_int(r, 0, 2) == 0;
     b->o_stride = cpu_round_up(b->value_dim, 16);
     b->scale = 0.25f;
     b->type = (kern_kv_type)rng_int(r, 0, 2);
@@ -51,7 +52,8 @@ static void draw_page_case(world_rng *r, page_case *c) {
     for (size_t i = 0; i < n_q; i++)
         c->q[i] = 2 * rng_float(r);
     b->q = c->q;
-    size_t n_value = 16 * (size_t)(b->head_dim + b->value_dim), elem = kern_kv_elem(b->type);
+    size_t n_value = 16 * (size_t)(b->head_dim + (b->value_in_key ? 0 : b->value_dim));
+    size_t elem = kern_kv_elem(b->type);
     c->pages = malloc(CASE_PAGES * n_value * elem);
     for (size_t i = 0; i < CASE_PAGES * n_value; i++) {
         float x = rng_float(r);
@@ -104,7 +106,8 @@ static void run_page_case(const page_case *c, const cpu_fold *fold, float *nodes
 }
 
 /* Every row has its own end: rows beside each other differ in what they see, and a row that sees
- * nothing is the identity. Both folds of a level, whatever the number of rows. */
+ * nothing is the identity. Both folds of a level, whatever the number of rows; values inside keys are
+ * the affair of `many`. */
 static void rows_of_a_block_may_differ(void **state) {
     (void)state;
     world_rng r = {61};
@@ -117,7 +120,7 @@ static void rows_of_a_block_may_differ(void **state) {
         for (size_t level = 0; level < N_LEVEL; level++) {
             const cpu_attn_isa *isa = micro_kernels[level];
             for (int32_t many = 0; many < 2 && has_level(levels[level]); many++) {
-                if (!many && c.b.n_row > isa->few_rows)
+                if (!many && (c.b.n_row > isa->few_rows || c.b.value_in_key))
                     continue;
                 run_page_case(&c, many ? isa->many : isa->few, got);
                 assert_memory_equal(got, want, n * sizeof *want);
@@ -289,7 +292,8 @@ static void a_sink_is_merged_at_the_root(void **state) {
 /* ---- cache ---- */
 
 static size_t key_byte(const world *w, int32_t head, int32_t key, int32_t d, bool value) {
-    size_t n_k = (size_t)w->head_dim, n_v = (size_t)w->value_dim, elem = kern_kv_elem(w->type), at;
+    size_t n_k = (size_t)w->head_dim, n_v = w->value_in_key ? 0 : (size_t)w->value_dim;
+    size_t elem = kern_kv_elem(w->type), at;
     if (w->type == KERN_KV_BF16)
         at = value ? ((size_t)(key / 2) * n_v + (size_t)d) * 2 + (size_t)(key % 2)
                    : ((size_t)(d / 2) * 16 + (size_t)key) * 2 + (size_t)(d % 2);
@@ -307,12 +311,14 @@ static void store_writes_its_slots_only(void **state) {
         world w = {.type = (kern_kv_type)(round % 3), .n_kv = rng_int(&r, 1, 3), .group = 1};
         w.head_dim = head_dims[rng_int(&r, 0, 6)];
         w.value_dim = round % 2 ? 0 : head_dims[rng_int(&r, 0, 6)];
+        w.value_in_key = w.value_dim <= w.head_dim && round / 3 % 2;
         w.kv_shards = 1;
         w.n_req = 1;
         w.len[0] = w.n_new[0] = 1;
         world_fill(&w, &r);
         int32_t n = round < 12 ? rng_int(&r, 0, 3) : 60, n_page = 5;
-        size_t row = (size_t)w.n_kv * (size_t)(w.head_dim + w.value_dim) * kern_kv_elem(w.type);
+        int32_t n_k = w.n_kv * w.head_dim, n_v = w.value_in_key ? 0 : w.n_kv * w.value_dim;
+        size_t row = (size_t)(n_k + n_v) * kern_kv_elem(w.type);
         size_t page_bytes = row * 16, stride = page_bytes + (size_t)(round % 2 ? 64 : 0);
         size_t pool_bytes = (size_t)n_page * stride;
         uint8_t *wire = malloc((size_t)n * row + 1), *pool = malloc(pool_bytes);
@@ -326,7 +332,6 @@ static void store_writes_its_slots_only(void **state) {
                        : rng_int(&r, 0, 1) ? -1
                                            : -rng_int(&r, 2, 1000);
             size_t elem = kern_kv_elem(w.type);
-            int32_t n_k = w.n_kv * w.head_dim, n_v = w.n_kv * w.value_dim;
             for (int32_t e = 0; slots[i] >= 0 && e < n_k + n_v; e++) {
                 bool value = e >= n_k;
                 int32_t dim = value ? w.value_dim : w.head_dim, x = value ? e - n_k : e;
@@ -341,11 +346,16 @@ static void store_writes_its_slots_only(void **state) {
         kern_limits limits = {.max_rows = 64, .max_in = 64, .max_head_dim = 128, .max_group = 1};
         assert_int_equal(t->open(3, &limits, &dev, NULL), WEFT_OK);
         memset(pool, 0xff, pool_bytes);
-        kern_kv_store s = {
-            .kv = {w.type, w.n_kv, w.head_dim, w.value_dim, stride, {(uintptr_t)pool}},
-            .n = n,
-            .wire = {(uintptr_t)wire},
-            .slots = {(uintptr_t)slots}};
+        kern_kv_store s = {.kv = {.type = w.type,
+                                  .n_kv_head = w.n_kv,
+                                  .head_dim = w.head_dim,
+                                  .value_dim = w.value_dim,
+                                  .value_in_key = w.value_in_key,
+                                  .page_stride = stride,
+                                  .pages = {(uintptr_t)pool}},
+                           .n = n,
+                           .wire = {(uintptr_t)wire},
+                           .slots = {(uintptr_t)slots}};
         t->kv_store(dev, &s);
         int32_t pages[3] = {4, 0, 4};
         kern_kv_pack p = {

@@ -335,7 +335,7 @@ static rope_case draw_latent_case(world_rng *r, int32_t latent, int32_t rope) {
     c.q_at = scattered(r, c.rows);
     c.kv_at = scattered(r, c.rows);
     c.q_floats = (size_t)c.rows * (size_t)(c.n_head * c.head_dim);
-    c.wire_bytes = (size_t)c.rows * (size_t)(2 * latent + rope) * kern_kv_elem(c.type);
+    c.wire_bytes = (size_t)c.rows * (size_t)c.head_dim * kern_kv_elem(c.type);
     return c;
 }
 
@@ -366,9 +366,8 @@ static void expect_latent(const rope_case *c, float *q, uint8_t *wire) {
         const float *kv = in.kv + (size_t)(t * c->head_dim);
         expect_norm(kv, c->k_norm, latent, k);
         expect_turned(kv + latent, cs, rope, k + latent);
-        uint8_t *to = wire + (size_t)(c->kv_at[t] * (2 * latent + rope)) * elem;
+        uint8_t *to = wire + (size_t)(c->kv_at[t] * c->head_dim) * elem;
         world_narrow(c->type, k, (size_t)c->head_dim, to);
-        world_narrow(c->type, k, (size_t)latent, to + (size_t)c->head_dim * elem);
     }
 }
 
