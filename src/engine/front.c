@@ -135,7 +135,7 @@ int32_t front_collect(front *f) {
     if (f->any_cancel)
         for (front_request *fr = f->live; fr; fr = fr->next)
             if (fr->r && atomic_load(&fr->cancel))
-                sched_cancel(f->sched, fr->id);
+                sched_cancel(f->sched, fr->r);
     f->any_cancel = false;
     int32_t kind = f->stop ? PLAN_STOP : has_room(f) ? PLAN_STEP : PLAN_IDLE;
     f->t_step = wait_now_s();

@@ -185,17 +185,8 @@ void sched_submit(sched *s, sched_request *r) {
     queue_insert(&s->waiting, r, NULL);
 }
 
-static bool cancel_in(queue *q, uint64_t id) {
-    for (sched_request *r = q->head; r; r = r->next)
-        if (r->id == id)
-            return r->cancelled = true;
-    return false;
-}
-
-bool sched_cancel(sched *s, uint64_t id) {
-    bool known = cancel_in(&s->running, id) || cancel_in(&s->waiting, id);
-    s->cancel_pending |= known;
-    return known;
+void sched_cancel(sched *s, sched_request *r) {
+    r->cancelled = s->cancel_pending = true;
 }
 
 bool sched_idle(const sched *s) {

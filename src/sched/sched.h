@@ -56,9 +56,8 @@ weft_status sched_request_new(const sched *s, const int32_t *prompt, int32_t n_p
                               int32_t max_tokens, sched_request **out, weft_error *err);
 void sched_request_free(sched_request *r);
 void sched_submit(sched *s, sched_request *r);
-/* Marks for removal; the request comes out of sched_take_cancelled at the next plan. False when
- * unknown. */
-bool sched_cancel(sched *s, uint64_t id);
+/* Marks a submitted request for removal; it comes out of sched_take_cancelled at the next plan. */
+void sched_cancel(sched *s, sched_request *r);
 bool sched_idle(const sched *s); /* nothing waiting or running */
 
 /* Makes the next step's plan into buf. PLAN_IDLE when there is nothing to compute. Steps in which
