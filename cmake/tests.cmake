@@ -120,7 +120,7 @@ if(TARGET weft_cli)
     get_filename_component(base ${file} NAME)
     string(REGEX REPLACE "^test-(.*)\\.sh$" "\\1" name ${base})
     # minutes under a sanitizer, for scripts, timings and whole runs around code that other tests run there
-    if(WEFT_SANITIZE AND name MATCHES "^(bench|check|compare|compare-serve|eval|models|models_check|random-model|trace)$")
+    if(WEFT_SANITIZE AND name MATCHES "^(bench|check|compare|compare-serve|eval|interrupt|models|models_check|random-model|trace)$")
       continue()
     endif()
     weft_cli_test(${name} ${base})

@@ -106,7 +106,9 @@ static void on_call(void *user, http_call *c) {
 
 static http_server *open_server(const char *origin) {
     http_server *s = NULL;
-    CHECK(http_open(&(http_params){.host = "127.0.0.1",
+    http_sockets sockets;
+    CHECK(http_bind("127.0.0.1", 0, &sockets, NULL) == WEFT_OK);
+    CHECK(http_open(&(http_params){.sockets = &sockets,
                                    .max_header_bytes = MAX_HEAD,
                                    .max_body_bytes = MAX_BODY,
                                    .max_bodies_bytes = 64 * MAX_BODY,

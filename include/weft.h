@@ -142,8 +142,9 @@ typedef struct weft_engine_params {
      * at once. */
     void (*on_logits)(void *user, const weft_logits_row *row);
     void *on_logits_user;
-    /* Called by weft_engine_open while it packs the weights, with the share done (0..1). */
-    void (*on_load)(void *user, double done);
+    /* Called by weft_engine_open, from its thread, while it packs the weights, with the share done
+     * (0..1); the last call has 1. False ends the opening with WEFT_ERR_INTERRUPTED. */
+    bool (*on_load)(void *user, double done);
     void *on_load_user;
 } weft_engine_params;
 
@@ -248,6 +249,10 @@ void weft_request_default(weft_request *out);
  * request breaks. */
 weft_status weft_engine_submit(weft_engine *engine, const weft_request *requests, int32_t n,
                                uint64_t *ids, weft_error *err);
+/* What weft_engine_open with these params and then weft_engine_submit would say of them, without the
+ * memory and the time that packing the weights takes. */
+weft_status weft_request_check(weft_model *model, const weft_engine_params *params,
+                               const weft_request *request, weft_error *err);
 void weft_engine_cancel(weft_engine *engine, uint64_t id);
 
 typedef enum weft_event_kind {

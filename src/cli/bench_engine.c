@@ -42,10 +42,6 @@ static weft_status runs_open(bench *b, runs **out, weft_error *err) {
     return WEFT_OK;
 }
 
-static void load_progress(void *bar, double done) {
-    cli_progress_set(bar, (int64_t)(done * 1000));
-}
-
 /* The first n ids anew: a prompt that was there before would be found in the prefix cache. */
 static void ids_draw(runs *r, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -69,8 +65,8 @@ static weft_status runs_start(bench *b, runs *r, int32_t n, int32_t n_in, int32_
     if (p.max_model_len == 0)
         p.max_model_len = longest;
     cli_progress bar;
-    cli_progress_begin(&bar, "load", 1000);
-    p.on_load = load_progress;
+    cli_load_begin(&bar);
+    p.on_load = cli_on_load;
     p.on_load_user = &bar;
     weft_status s = weft_engine_open(r->model, &p, &r->engine, err);
     cli_progress_end(&bar);
@@ -122,7 +118,7 @@ static weft_status complete(runs *r, int32_t n, timing *out, weft_error *err) {
         weft_event ev;
         bool got = false;
         s = weft_engine_next(r->engine, POLL_MS, &ev, &got, err);
-        if (s == WEFT_OK && cli_interrupted)
+        if (s == WEFT_OK && cli_interrupt_noticed())
             s = error_set(err, WEFT_ERR_INTERRUPTED, "interrupted");
         if (s != WEFT_OK || !got)
             continue;

@@ -59,14 +59,10 @@ static weft_status kernels_start(bench *b, kernels *k, weft_error *err) {
     return s == WEFT_OK ? kern_cpu_peaks_open(b->n_thread, &k->peaks, err) : s;
 }
 
-static void pack_progress(void *bar, double done) {
-    cli_progress_set(bar, (int64_t)(done * 1000));
-}
-
 static weft_status weights_pack(kernels *k, int32_t n_thread, weft_error *err) {
     cli_progress bar;
-    cli_progress_begin(&bar, "load", 1000);
-    weft_status s = model_weights_pack(k->w, n_thread, pack_progress, &bar, err);
+    cli_load_begin(&bar);
+    weft_status s = model_weights_pack(k->w, n_thread, cli_on_load, &bar, err);
     cli_progress_end(&bar);
     return s;
 }

@@ -175,6 +175,7 @@ static weft_engine_params entry_params(const check *c, int32_t i) {
     p.tp = c->entry[i].sizes.tp, p.pcp = c->entry[i].sizes.pcp, p.dcp = c->entry[i].sizes.dcp;
     p.exchange = c->entry[i].exchange;
     p.hash_logits = true;
+    p.on_load = cli_on_load;
     p.expert_parallel = i > 0 && p.expert_parallel; /* the reference is the other way */
     p.fault = i > 0 || c->n_entry == 1 ? c->v->fault : NULL;
     if (p.max_model_len == 0)
@@ -253,7 +254,7 @@ static weft_status entry_run(check *c, int32_t i, weft_error *err) {
     cli_progress bar;
     cli_progress_begin(&bar, "check", c->n_entry);
     cli_progress_set(&bar, i);
-    s = suite_run(&c->suite, c->model, &p, &cli_interrupted, &r, err);
+    s = suite_run(&c->suite, c->model, &p, &r, err);
     cli_progress_end(&bar); /* before a line of the table */
     if (s != WEFT_OK) {
         suite_result_free(&r);

@@ -32,6 +32,8 @@ int cli_fail_text(weft_status s, const char *text, ...) __attribute__((format(pr
 /* ---- interruption: set by the first Ctrl-C; a second one ends the program at once ---- */
 extern volatile sig_atomic_t cli_interrupted;
 void cli_interrupt_install(void);
+/* The same, for loops that wait for an engine; says once that its step is waited for. */
+bool cli_interrupt_noticed(void);
 
 /* ---- terminal ---- */
 /* Colours are for terminals, and not when NO_COLOR is set or TERM is dumb. */
@@ -48,6 +50,10 @@ typedef struct cli_progress {
 void cli_progress_begin(cli_progress *p, const char *label, int64_t total); /* draws nothing yet */
 void cli_progress_set(cli_progress *p, int64_t done);
 void cli_progress_end(cli_progress *p); /* wipes the bar */
+/* Loading a model. on_load is for weft_engine_params and ends the loading after Ctrl-C; its user is a
+ * cli_progress of cli_load_begin, or NULL. The bar is wiped before the engine may log something. */
+void cli_load_begin(cli_progress *p);
+bool cli_on_load(void *bar, double done);
 
 /* ---- input ---- */
 /* All of a file, as it is; path NULL or "-": standard input. *text is malloc'ed and ended by a NUL
@@ -57,5 +63,7 @@ weft_status cli_read_text(const char *path, char **text, size_t *bytes, weft_err
 /* The prompt of -p TEXT and -f FILE, which exclude each other; neither: standard input. */
 weft_status cli_read_prompt(const char *text_option, const char *file_option, char **text,
                             size_t *bytes, weft_error *err);
+/* What `command` says of a model without a tokeniser. */
+weft_status cli_no_text(const char *command, const char *path, weft_error *err);
 
 #endif

@@ -39,7 +39,7 @@ static weft_status take_events(job *j, weft_engine *e, weft_error *err) {
         weft_event ev;
         bool got = false;
         s = weft_engine_next(e, 100, &ev, &got, err);
-        if (s == WEFT_OK && cli_interrupted)
+        if (s == WEFT_OK && cli_interrupt_noticed())
             s = error_set(err, WEFT_ERR_INTERRUPTED, "interrupted");
         if (s != WEFT_OK || !got)
             continue;
@@ -101,6 +101,7 @@ weft_status evaluate_run(weft_model *model, const weft_engine_params *params,
     p.max_model_len = p.max_model_len ? p.max_model_len : longest;
     p.on_logits = row_route;
     p.on_logits_user = &j;
+    p.on_load = cli_on_load;
     if (s == WEFT_OK)
         s = weft_engine_open(model, &p, &e, err);
     if (s == WEFT_OK)

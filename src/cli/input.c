@@ -76,3 +76,10 @@ weft_status cli_read_prompt(const char *text_option, const char *file_option, ch
     *bytes = strlen(copy);
     return WEFT_OK;
 }
+
+weft_status cli_no_text(const char *command, const char *path, weft_error *err) {
+    return error_set(err, WEFT_ERR_FILE,
+                     "%s has no tokenizer.json; %s needs one, unlike plan, check, bench and eval "
+                     "golden",
+                     path, command);
+}

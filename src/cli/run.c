@@ -83,6 +83,7 @@ typedef struct session {
     weft_engine *engine;
     int32_t *ids;
     size_t n_id;
+    weft_request request;
     double t_open, t_first, t_end; /* seconds since the request was handed in; t_open: before it */
     int32_t n_token;
 } session;
@@ -120,8 +121,14 @@ static weft_status prompt_make(session *s, weft_error *err) {
     return st;
 }
 
-static void load_progress(void *bar, double done) {
-    cli_progress_set(bar, (int64_t)(done * 1000));
+/* s->request, which points into the session. */
+static void request_fill(session *s) {
+    weft_request *q = &s->request;
+    cli_generation_fill(&s->v->generation, q);
+    q->prompt = s->ids;
+    q->n_prompt = (int32_t)s->n_id;
+    q->sampling.logprob = s->v->json;
+    q->sampling.n_top = s->v->top;
 }
 
 static weft_status open_all(session *s, weft_error *err) {
@@ -130,12 +137,14 @@ static weft_status open_all(session *s, weft_error *err) {
     weft_status st = weft_model_open(s->v->model.path, &s->model, err);
     if (st == WEFT_OK)
         st = prompt_make(s, err);
+    request_fill(s);
+    if (st == WEFT_OK)
+        st = weft_request_check(s->model, &s->v->engine, &s->request, err);
     if (st != WEFT_OK)
         return st;
     weft_engine_params p = s->v->engine;
-    cli_progress_begin(&bar, "load", 1000);
-    cli_progress_set(&bar, 0);
-    p.on_load = load_progress;
+    cli_load_begin(&bar);
+    p.on_load = cli_on_load;
     p.on_load_user = &bar;
     st = weft_engine_open(s->model, &p, &s->engine, err);
     cli_progress_end(&bar);
@@ -191,20 +200,13 @@ static void prefill_show(const session *s, cli_progress *bar, bool over) {
 
 static int stream(session *s) {
     enum { POLL_MS = 100 };
-    weft_request q;
-    weft_request_default(&q);
-    cli_generation_fill(&s->v->generation, &q);
-    q.prompt = s->ids;
-    q.n_prompt = (int32_t)s->n_id;
-    q.sampling.logprob = s->v->json;
-    q.sampling.n_top = s->v->top;
     weft_error err = {0};
     uint64_t id;
     double t0 = wait_now_s();
-    if (weft_engine_submit(s->engine, &q, 1, &id, &err) != WEFT_OK)
+    if (weft_engine_submit(s->engine, &s->request, 1, &id, &err) != WEFT_OK)
         return cli_fail(&err);
     cli_progress bar;
-    cli_progress_begin(&bar, "prefill", q.n_prompt);
+    cli_progress_begin(&bar, "prefill", s->request.n_prompt);
     for (bool asked = false;;) {
         weft_event ev;
         bool got = false;
@@ -212,7 +214,7 @@ static int stream(session *s) {
         prefill_show(s, &bar, got || st != WEFT_OK);
         if (st != WEFT_OK)
             return cli_fail(&err);
-        if (cli_interrupted && !asked) {
+        if (cli_interrupt_noticed() && !asked) {
             weft_engine_cancel(s->engine, id);
             asked = true;
         }
@@ -225,6 +227,7 @@ static int stream(session *s) {
             s->t_end = wait_now_s() - t0;
             if (!s->v->json)
                 putchar('\n');
+            fflush(stdout); /* before what the engine logs when it is closed */
             if (rc != 0 || ev.finish != WEFT_FINISH_ERROR)
                 return rc;
             return cli_fail_text(asked ? WEFT_ERR_INTERRUPTED : ev.status, "%s",

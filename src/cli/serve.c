@@ -170,13 +170,10 @@ static void defaults(void *v_) {
     serve_params_default(&v->serve);
 }
 
-static void load_show(void *user, double done) {
-    cli_progress_set(user, (int64_t)(1000 * done));
-}
-
 typedef struct session {
     weft_model *model;
     weft_engine *engine;
+    http_sockets sockets;
     const char **key, *own_name;
 } session;
 
@@ -193,6 +190,7 @@ static weft_status fill_params(const values *v, session *s, serve_params *out, w
     if (!s->key)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for the keys");
     *out = v->serve;
+    out->interrupted = &cli_interrupted;
     for (int32_t i = 0; i < v->api_key.n; i++)
         s->key[out->n_api_key++] = v->api_key.item[i];
     if (env && *env)
@@ -216,10 +214,9 @@ static weft_status open_engine(const values *v, session *s, weft_error *err) {
         return st;
     weft_model_get_info(s->model, &info);
     if (!info.has_text)
-        return error_set(err, WEFT_ERR_FILE, "%s has no tokeniser; a server needs one",
-                         v->model.path);
-    cli_progress_begin(&bar, "load", 1000);
-    p.on_load = load_show;
+        return cli_no_text("serve", v->model.path, err);
+    cli_load_begin(&bar);
+    p.on_load = cli_on_load;
     p.on_load_user = &bar;
     st = weft_engine_open(s->model, &p, &s->engine, err);
     cli_progress_end(&bar);
@@ -250,15 +247,18 @@ static int run(const void *v_, const option_list *args) {
     log_set_lossy(true);
     signal(SIGPIPE, SIG_IGN); /* of a closed stderr */
     weft_status st = fill_params(v, &s, &params, &err);
+    if (st == WEFT_OK) /* a port that another has is told before the model is loaded */
+        st = http_bind(params.host, params.port, &s.sockets, &err);
     if (st == WEFT_OK)
         st = open_engine(v, &s, &err);
     if (st == WEFT_OK)
-        st = serve_run(&params, s.model, s.engine, &v->engine, &err);
+        st = serve_run(&params, &s.sockets, s.model, s.engine, &v->engine, &err);
     int rc = st == WEFT_OK ? 0 : cli_fail(&err);
     end_within(END_S);
     weft_status closed = weft_engine_close(s.engine);
     rc = rc == 0 ? status_exit_code(closed) : rc;
     weft_model_close(s.model);
+    http_unbind(&s.sockets);
     free(s.key);
     return rc;
 }

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "base/wait.h"
+#include "cli/cli.h"
 
 /* ---- prompts ---- */
 
@@ -284,14 +285,13 @@ static void event_note(suite_result *out, const suite *s, int32_t i, const weft_
 }
 
 static weft_status take_events(const suite *s, weft_engine *engine, const uint64_t *ids,
-                               const volatile sig_atomic_t *stop, suite_result *out,
-                               weft_error *err) {
+                               suite_result *out, weft_error *err) {
     enum { POLL_MS = 100 };
     for (int32_t left = s->n; left > 0;) {
         weft_event ev;
         bool got = false;
         weft_status st = weft_engine_next(engine, POLL_MS, &ev, &got, err);
-        if (st == WEFT_OK && stop && *stop)
+        if (st == WEFT_OK && cli_interrupt_noticed())
             st = error_set(err, WEFT_ERR_INTERRUPTED, "interrupted");
         if (st != WEFT_OK)
             return st;
@@ -313,7 +313,7 @@ static weft_status take_events(const suite *s, weft_engine *engine, const uint64
 }
 
 weft_status suite_run(const suite *s, weft_model *model, const weft_engine_params *params,
-                      const volatile sig_atomic_t *stop, suite_result *out, weft_error *err) {
+                      suite_result *out, weft_error *err) {
     uint64_t *ids = malloc((size_t)s->n * sizeof *ids);
     weft_request *all = malloc((size_t)s->n * sizeof *all);
     weft_engine *engine = NULL;
@@ -328,7 +328,7 @@ weft_status suite_run(const suite *s, weft_model *model, const weft_engine_param
     if (st == WEFT_OK)
         st = weft_engine_submit(engine, all, s->n, ids, err);
     if (st == WEFT_OK)
-        st = take_events(s, engine, ids, stop, out, err);
+        st = take_events(s, engine, ids, out, err);
     double t1 = wait_now_s();
     if (engine) {
         weft_engine_stats stats;

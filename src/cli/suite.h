@@ -2,8 +2,6 @@
 #ifndef WEFT_CLI_SUITE_H
 #define WEFT_CLI_SUITE_H
 
-#include <signal.h>
-
 #include "weft.h"
 
 typedef struct suite_request {
@@ -49,10 +47,10 @@ typedef struct suite_result {
     double seconds;
 } suite_result;
 
-/* Opens an engine, runs all requests, closes it. WEFT_ERR_INTERRUPTED soon after *stop (may be
- * NULL) becomes true. *out is owned by the caller also on failure (suite_result_free). */
+/* Opens an engine, runs all requests, closes it. WEFT_ERR_INTERRUPTED soon after Ctrl-C.
+ * *out is owned by the caller also on failure (suite_result_free). */
 weft_status suite_run(const suite *s, weft_model *model, const weft_engine_params *params,
-                      const volatile sig_atomic_t *stop, suite_result *out, weft_error *err);
+                      suite_result *out, weft_error *err);
 void suite_result_free(suite_result *r);
 
 /* One number for all tokens and logits hashes of a run, to compare runs of different programs or

@@ -10,9 +10,14 @@
 
 volatile sig_atomic_t cli_interrupted;
 
+static const char wipe[] = "\r\033[K";
+static volatile sig_atomic_t bar_shown;
+
 static void on_interrupt(int signal_number) {
     (void)signal_number;
     if (cli_interrupted) {
+        ssize_t n = bar_shown ? write(STDERR_FILENO, wipe, sizeof wipe - 1) : 0;
+        (void)n;
         _exit(130);
     }
     cli_interrupted = 1;
@@ -26,6 +31,19 @@ void cli_interrupt_install(void) {
     struct sigaction act = {.sa_handler = on_interrupt};
     sigemptyset(&act.sa_mask);
     sigaction(SIGINT, &act, NULL); /* no SA_RESTART: a read that waits must come back */
+}
+
+bool cli_interrupt_noticed(void) {
+    static bool told;
+    if (cli_interrupted && !told) {
+        told = true;
+        fflush(stdout);
+        fprintf(stderr,
+                "%sweft: interrupted; the step that runs ends first, a second Ctrl-C does "
+                "not wait\n",
+                bar_shown ? wipe : "");
+    }
+    return cli_interrupted;
 }
 
 static bool is_terminal(FILE *f) {
@@ -84,6 +102,7 @@ void cli_progress_set(cli_progress *p, int64_t done) {
     memset(bar, '.', CELLS);
     memset(bar, '#', (size_t)filled);
     bar[CELLS] = '\0';
+    bar_shown = 1;
     fprintf(stderr, "\r%s [%s] %lld/%lld\033[K", p->label, bar, (long long)done,
             (long long)p->total);
     fflush(stderr);
@@ -91,8 +110,25 @@ void cli_progress_set(cli_progress *p, int64_t done) {
 
 void cli_progress_end(cli_progress *p) {
     if (p->on) {
-        fputs("\r\033[K", stderr);
+        fputs(wipe, stderr);
         fflush(stderr);
+        bar_shown = 0;
     }
     p->on = false;
+}
+
+enum { LOAD_STEPS = 1000 };
+
+void cli_load_begin(cli_progress *p) {
+    cli_progress_begin(p, "load", LOAD_STEPS);
+    cli_progress_set(p, 0);
+}
+
+bool cli_on_load(void *bar, double done) {
+    if (bar && done < 1) {
+        cli_progress_set(bar, (int64_t)(LOAD_STEPS * done));
+    } else if (bar) {
+        cli_progress_end(bar);
+    }
+    return !cli_interrupted;
 }

@@ -125,6 +125,21 @@ weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err) {
                      (unsigned long long)e->planned_bytes, (unsigned long long)free_bytes);
 }
 
+static weft_status open_queue(const engine_setup *s, kv_pools **kv, sched **queue,
+                              weft_error *err) {
+    topo t;
+    topo_init(&s->model, s->sizes, 0, &t);
+    kv_group group[KV_MAX_GROUP];
+    kv_sizes sizes = engine_setup_kv(s, &t, group);
+    sched_limits limits = {.max_num_seqs = s->p.max_num_seqs,
+                           .max_num_batched_tokens = s->p.max_num_batched_tokens,
+                           .max_model_len = s->p.max_model_len,
+                           .page_tokens = s->caps.page_tokens,
+                           .prefix_cache = !s->p.no_prefix_cache};
+    weft_status st = kv_open(&sizes, kv, err);
+    return st == WEFT_OK ? sched_open(&limits, *kv, queue, err) : st;
+}
+
 static weft_status open_shared(weft_engine *e, weft_error *err) {
     const engine_setup *s = &e->setup;
     weft_status st = model_weights_open(e->model->desc, s->k, s->p.max_model_len, &e->weights, err);
@@ -136,20 +151,8 @@ static weft_status open_shared(weft_engine *e, weft_error *err) {
         st = comm_threads_hub_open(s->world, COMM_DEADLINE_MS, &e->hub, err);
     if (st != WEFT_OK)
         return st;
-    topo t;
-    topo_init(&s->model, s->sizes, 0, &t);
-    kv_group group[KV_MAX_GROUP];
-    kv_sizes sizes = engine_setup_kv(s, &t, group);
-    st = kv_open(&sizes, &e->kv, err);
-    if (st != WEFT_OK)
-        return st;
-    sched_limits limits = {.max_num_seqs = s->p.max_num_seqs,
-                           .max_num_batched_tokens = s->p.max_num_batched_tokens,
-                           .max_model_len = s->p.max_model_len,
-                           .page_tokens = s->caps.page_tokens,
-                           .prefix_cache = !s->p.no_prefix_cache};
-    sched *queue;
-    st = sched_open(&limits, e->kv, &queue, err);
+    sched *queue = NULL;
+    st = open_queue(s, &e->kv, &queue, err);
     if (st != WEFT_OK)
         return st;
     st = front_open(&e->front, e->model->tok, queue, e->kv, s, err);
@@ -264,6 +267,28 @@ weft_status weft_engine_open(weft_model *model, const weft_engine_params *params
                  capacity, e->setup.p.max_model_len);
     *out = e;
     return WEFT_OK;
+}
+
+weft_status weft_request_check(weft_model *model, const weft_engine_params *params,
+                               const weft_request *request, weft_error *err) {
+    engine_setup setup;
+    kv_pools *kv = NULL;
+    sched *queue = NULL;
+    sched_request *r = NULL;
+    weft_status s = engine_setup_make(model->desc, params, &setup, err);
+    if (s == WEFT_OK)
+        s = front_check(setup.model.n_vocab, request, err);
+    if (s == WEFT_OK)
+        s = open_queue(&setup, &kv, &queue, err);
+    if (s == WEFT_OK)
+        s = sched_request_new(queue, request->prompt, request->n_prompt, request->max_tokens, &r,
+                              err);
+    if (s == WEFT_OK)
+        sched_request_free(r);
+    if (queue)
+        sched_close(queue);
+    kv_close(kv);
+    return s;
 }
 
 weft_status weft_engine_close(weft_engine *e) {

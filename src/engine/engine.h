@@ -133,6 +133,8 @@ struct weft_engine {
 };
 
 /* front.c; calls marked (rank 0) come from its thread */
+/* All of a request but its length. */
+weft_status front_check(int32_t n_vocab, const weft_request *q, weft_error *err);
 weft_status front_open(front *f, const tok *t, sched *s, const kv_pools *kv,
                        const engine_setup *setup, weft_error *err);
 void front_close(front *f);

@@ -266,8 +266,7 @@ void weft_request_default(weft_request *out) {
         .sampling = {.temperature = 0.0f, .top_p = 1.0f, .repetition_penalty = 1.0f}};
 }
 
-static weft_status request_check(const weft_engine *e, const weft_request *q, weft_error *err) {
-    int32_t n_vocab = e->setup.model.n_vocab;
+weft_status front_check(int32_t n_vocab, const weft_request *q, weft_error *err) {
     if (q->max_tokens < 1)
         return error_set(err, WEFT_ERR_USAGE, "max_tokens %d: expected 1 or more", q->max_tokens);
     /* steps are counted on from here, so the last ones of the range are not to be reached */
@@ -335,7 +334,7 @@ static bool ring_reserve(front *f, size_t more) {
 
 static weft_status request_make(weft_engine *e, const weft_request *q, front_request **out,
                                 weft_error *err) {
-    weft_status s = request_check(e, q, err);
+    weft_status s = front_check(e->setup.model.n_vocab, q, err);
     if (s != WEFT_OK)
         return s;
     front_request *fr = request_copy(q);

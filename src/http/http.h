@@ -20,9 +20,20 @@ typedef struct http_call http_call;
 
 enum { HTTP_SMALL_BODY = 65536 };
 
+/* Sockets on every address of a host's name. Bound, so that nobody else can have the port; who
+ * connects before http_open is refused. */
+enum { HTTP_SOCKETS = 8 };
+typedef struct http_sockets {
+    int fd[HTTP_SOCKETS];
+    int32_t n, port;
+} http_sockets;
+/* host: name or address; port 0: a free one. WEFT_ERR_SETUP names host and port and the system's
+ * reason. */
+weft_status http_bind(const char *host, int32_t port, http_sockets *out, weft_error *err);
+void http_unbind(http_sockets *s); /* leaves none */
+
 typedef struct http_params {
-    const char *host; /* name or address */
-    int32_t port;     /* 0: a free one */
+    http_sockets *sockets; /* http_open leaves none in it, also on failure */
     size_t max_header_bytes, max_body_bytes;
     /* Of all requests that are being received, those of at most HTTP_SMALL_BODY excepted; beyond it:
      * 503 for the one that grows. */
@@ -45,8 +56,7 @@ typedef struct http_params {
     void *user;
 } http_params;
 
-/* Binds and listens, on every address of a name. WEFT_ERR_SETUP names host and port and the system's
- * reason. The texts of *p are copied. */
+/* Listens. The texts of *p are copied. */
 weft_status http_open(const http_params *p, http_server **out, weft_error *err);
 /* After http_run. Open calls end without on_gone, timers without their call. NULL is allowed. */
 void http_close(http_server *s);

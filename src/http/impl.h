@@ -18,7 +18,7 @@
 #include "http/http.h"
 #include "http/parse.h"
 
-enum { HTTP_LISTENERS = 8, HTTP_READ_BYTES = 65536 };
+enum { HTTP_READ_BYTES = 65536 };
 
 typedef enum conn_state {
     CONN_IDLE,    /* no byte of a request yet */
@@ -78,10 +78,10 @@ typedef struct signal_watch {
 
 struct http_server {
     http_params p;
-    char *host, *cors_origin; /* own copies */
+    char *cors_origin; /* own copy */
     struct event_base *base;
     const struct timeval *read_tv, *idle_tv, *write_tv, *linger_tv;
-    struct event *listeners[HTTP_LISTENERS], *resume, *posted;
+    struct event *listeners[HTTP_SOCKETS], *resume, *posted;
     int32_t n_listener, port;
     bool accepting, draining, stopped;
     conn *conns;
@@ -97,8 +97,8 @@ struct http_server {
     char scratch[HTTP_READ_BYTES];
 };
 
-/* Listeners of all addresses of p.host, with p.port. */
-weft_status listen_open(http_server *s, weft_error *err);
+/* Takes the sockets over one by one; on failure those left are the caller's. */
+weft_status listen_open(http_server *s, http_sockets *sockets, weft_error *err);
 void listen_close(http_server *s);
 /* Accepts again where there is room. */
 void listen_resume(http_server *s);

@@ -1,4 +1,4 @@
-/* Listening sockets: bound to all addresses of a name; they rest while there are enough
+/* Sockets: bound to all addresses of a name, then listened on; they rest while there are enough
  * connections. */
 #include <errno.h>
 #include <netdb.h>
@@ -88,7 +88,7 @@ static int32_t port_of(int fd) {
                                                : ((struct sockaddr_in *)&address)->sin_port);
 }
 
-/* A listening socket, or -1 with errno. */
+/* A socket, or -1 with errno. */
 static int bind_address(const struct addrinfo *a) {
     int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
     int one = 1;
@@ -96,7 +96,7 @@ static int bind_address(const struct addrinfo *a) {
         return -1;
     }
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, BACKLOG) != 0) {
+    if (bind(fd, a->ai_addr, a->ai_addrlen) != 0) {
         int reason = errno;
         close(fd);
         errno = reason;
@@ -115,55 +115,78 @@ static void set_port(struct addrinfo *a, int32_t port) {
     }
 }
 
-static bool add_listener(http_server *s, int fd) {
-    struct event *e = event_new(s->base, fd, EV_READ | EV_PERSIST, on_connection, s);
-    if (e == NULL) {
-        close(fd);
-        return false;
-    }
-    s->listeners[s->n_listener++] = e;
-    return true;
-}
-
-static weft_status listen_all(http_server *s, struct addrinfo *list, weft_error *err) {
+static weft_status bind_all(const char *host, struct addrinfo *list, http_sockets *out,
+                            weft_error *err) {
     int skipped = 0;
-    for (struct addrinfo *a = list; a != NULL && s->n_listener < HTTP_LISTENERS; a = a->ai_next) {
-        set_port(a, s->port);
+    for (struct addrinfo *a = list; a != NULL && out->n < HTTP_SOCKETS; a = a->ai_next) {
+        set_port(a, out->port);
         int fd = bind_address(a);
         if (fd < 0 && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT)) {
             skipped = errno; /* a name may have an address of a kind that this machine lacks */
             continue;
         }
         if (fd < 0) {
-            return error_set(err, WEFT_ERR_SETUP, "listening on %s port %d: %s", s->host, s->port,
+            return error_set(err, WEFT_ERR_SETUP, "listening on %s port %d: %s", host, out->port,
                              strerror(errno));
         }
-        if (!add_listener(s, fd)) {
-            return error_set(err, WEFT_ERR_MEMORY, "listening on %s: no memory", s->host);
-        }
-        s->port = port_of(fd);
+        out->fd[out->n++] = fd;
+        out->port = port_of(fd);
     }
-    if (s->n_listener == 0) {
-        return error_set(err, WEFT_ERR_SETUP, "listening on %s port %d: %s", s->host, s->port,
+    if (out->n == 0) {
+        return error_set(err, WEFT_ERR_SETUP, "listening on %s port %d: %s", host, out->port,
                          strerror(skipped));
     }
     return WEFT_OK;
 }
 
-weft_status listen_open(http_server *s, weft_error *err) {
+weft_status http_bind(const char *host, int32_t port, http_sockets *out, weft_error *err) {
     struct addrinfo hints = {
         .ai_flags = AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *list = NULL;
-    int rc = getaddrinfo(s->host, NULL, &hints, &list);
+    http_sockets made = {.port = port};
+    int rc = getaddrinfo(host, NULL, &hints, &list);
     if (rc != 0) {
-        return error_set(err, WEFT_ERR_SETUP, "listening on %s port %d: %s", s->host, s->p.port,
+        return error_set(err, WEFT_ERR_SETUP, "listening on %s port %d: %s", host, port,
                          rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc));
     }
-    s->port = s->p.port;
-    s->resume = evtimer_new(s->base, on_resume, s);
-    weft_status status = s->resume == NULL ? error_set(err, WEFT_ERR_MEMORY, "no memory for HTTP")
-                                           : listen_all(s, list, err);
+    weft_status status = bind_all(host, list, &made, err);
     freeaddrinfo(list);
+    if (status != WEFT_OK) {
+        http_unbind(&made);
+        return status;
+    }
+    *out = made;
+    return WEFT_OK;
+}
+
+void http_unbind(http_sockets *s) {
+    while (s->n > 0) {
+        close(s->fd[--s->n]);
+    }
+}
+
+/* ---- listening ---- */
+
+static weft_status add_listener(http_server *s, int fd, weft_error *err) {
+    if (listen(fd, BACKLOG) != 0) {
+        return error_set(err, WEFT_ERR_SETUP, "listening on port %d: %s", s->port, strerror(errno));
+    }
+    struct event *e = event_new(s->base, fd, EV_READ | EV_PERSIST, on_connection, s);
+    if (e == NULL) {
+        return error_set(err, WEFT_ERR_MEMORY, "no memory for HTTP");
+    }
+    s->listeners[s->n_listener++] = e;
+    return WEFT_OK;
+}
+
+weft_status listen_open(http_server *s, http_sockets *sockets, weft_error *err) {
+    s->port = sockets->port;
+    s->resume = evtimer_new(s->base, on_resume, s);
+    weft_status status =
+        s->resume == NULL ? error_set(err, WEFT_ERR_MEMORY, "no memory for HTTP") : WEFT_OK;
+    for (; sockets->n > 0 && status == WEFT_OK; sockets->n -= status == WEFT_OK) {
+        status = add_listener(s, sockets->fd[sockets->n - 1], err);
+    }
     return status;
 }
 

@@ -130,7 +130,6 @@ static const struct timeval *common_timeout(http_server *s, int32_t seconds) {
 
 static weft_status fill(http_server *s, const http_params *p, weft_error *err) {
     s->p = *p;
-    s->host = strdup(p->host);
     s->cors_origin = p->cors_origin == NULL ? NULL : strdup(p->cors_origin);
     s->last_post = &s->posts;
     s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -141,9 +140,8 @@ static weft_status fill(http_server *s, const http_params *p, weft_error *err) {
         s->base = event_base_new_with_config(config);
         event_config_free(config);
     }
-    if (s->base == NULL || s->host == NULL || s->wake_fd < 0 ||
-        (p->cors_origin != NULL && s->cors_origin == NULL)) {
-        return error_set(err, WEFT_ERR_SETUP, "HTTP on %s: %s", p->host, strerror(errno));
+    if (s->base == NULL || s->wake_fd < 0 || (p->cors_origin != NULL && s->cors_origin == NULL)) {
+        return error_set(err, WEFT_ERR_SETUP, "HTTP: %s", strerror(errno));
     }
     s->read_tv = common_timeout(s, p->read_s);
     s->idle_tv = common_timeout(s, p->idle_s);
@@ -160,12 +158,14 @@ static weft_status fill(http_server *s, const http_params *p, weft_error *err) {
 weft_status http_open(const http_params *p, http_server **out, weft_error *err) {
     http_server *s = calloc(1, sizeof *s);
     if (s == NULL) {
+        http_unbind(p->sockets);
         return error_set(err, WEFT_ERR_MEMORY, "no memory for HTTP");
     }
     pthread_mutex_init(&s->lock, NULL);
     weft_status status = fill(s, p, err);
-    status = status == WEFT_OK ? listen_open(s, err) : status;
+    status = status == WEFT_OK ? listen_open(s, p->sockets, err) : status;
     if (status != WEFT_OK) {
+        http_unbind(p->sockets);
         http_close(s);
         return status;
     }
@@ -235,7 +235,6 @@ void http_close(http_server *s) {
         close(s->wake_fd);
     }
     pthread_mutex_destroy(&s->lock);
-    free(s->host);
     free(s->cors_origin);
     free(s);
 }

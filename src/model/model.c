@@ -121,9 +121,10 @@ typedef struct pack_job {
     atomic_int *left; /* [tensors of the files] claims that will still read it */
     uint8_t *rows;    /* [threads][rows_bytes]: rows in the program's order */
     size_t rows_bytes;
-    void (*progress)(void *, double);
+    bool (*progress)(void *, double);
     void *user;
     atomic_int done;
+    atomic_bool stopped; /* by progress */
 } pack_job;
 
 /* Rows lie one behind the other in the file as the program wants them. */
@@ -187,12 +188,17 @@ static void upload_vector(const pack_job *j, const model_item *i, uint8_t *buffe
     }
 }
 
+static void pack_report(pack_job *j, double done) {
+    if (j->progress && !j->progress(j->user, done))
+        atomic_store(&j->stopped, true);
+}
+
 static void pack_thread(void *arg, int32_t thread, int32_t n_thread) {
     pack_job *j = arg;
     (void)n_thread;
     uint8_t *buffer = j->rows + (size_t)thread * j->rows_bytes;
     int32_t i = 0;
-    for (int32_t c; (c = team_claim(j->threads, j->n_claim)) >= 0;) {
+    for (int32_t c; !atomic_load(&j->stopped) && (c = team_claim(j->threads, j->n_claim)) >= 0;) {
         while (c >= j->first[i + 1]) /* claims ascend on one thread */
             i++;
         const model_item *item = &j->w->item[i];
@@ -207,8 +213,8 @@ static void pack_thread(void *arg, int32_t thread, int32_t n_thread) {
                 load_forget_tensor(j->w->desc->file, item->from->exponents);
         }
         int32_t done = atomic_fetch_add(&j->done, 1) + 1;
-        if (thread == 0 && j->progress)
-            j->progress(j->user, (double)done / j->n_claim);
+        if (thread == 0 && done < j->n_claim)
+            pack_report(j, (double)done / j->n_claim);
     }
 }
 
@@ -239,13 +245,18 @@ static size_t buffer_bytes(const model_weights *w) {
     return (most + 63) / 64 * 64;
 }
 
-static void pack_run(pack_job *j) {
+static weft_status pack_run(pack_job *j, weft_error *err) {
     uint32_t clients = team_float_mode_save();
     team_run(j->threads, pack_thread, j);
     team_set_float_mode(); /* progress is the client's code */
-    for (int32_t i = 0; i < j->w->desc->config.n_rope; i++)
+    for (int32_t i = 0; i < j->w->desc->config.n_rope && !atomic_load(&j->stopped); i++)
         rope_fill(j->w, i, (float *)(void *)j->rows, ROPE_ROWS);
+    if (!atomic_load(&j->stopped))
+        pack_report(j, 1);
     team_float_mode_restore(clients);
+    return atomic_load(&j->stopped)
+               ? error_set(err, WEFT_ERR_INTERRUPTED, "interrupted while the model was loaded")
+               : WEFT_OK;
 }
 
 static void count_claims(pack_job *j) {
@@ -262,7 +273,7 @@ static void count_claims(pack_job *j) {
 }
 
 weft_status model_weights_pack(model_weights *w, int32_t n_thread,
-                               void (*progress)(void *user, double done), void *user,
+                               bool (*progress)(void *user, double done), void *user,
                                weft_error *err) {
     weft_status s = kern_memory_commit(&w->memory, w->k, err);
     if (s != WEFT_OK)
@@ -279,7 +290,7 @@ weft_status model_weights_pack(model_weights *w, int32_t n_thread,
     if (s != WEFT_OK)
         goto undo_lists;
     count_claims(&job);
-    pack_run(&job);
+    s = pack_run(&job, err);
     team_close(job.threads);
     load_forget_pages(w->desc->file);
 undo_lists:

@@ -138,9 +138,10 @@ kern_limits model_limits(const model_desc *d, int32_t tp, int32_t max_rows);
 weft_status model_weights_open(const model_desc *d, const kern_table *k, int32_t max_len,
                                model_weights **out, weft_error *err);
 /* Takes the memory and packs, on n_thread threads, each matrix once. progress (may be NULL) is
- * called with the share done, 0..1, from this thread. */
+ * called with the share done, 0..1, from this thread; the last call has 1. False ends the packing:
+ * WEFT_ERR_INTERRUPTED. */
 weft_status model_weights_pack(model_weights *w, int32_t n_thread,
-                               void (*progress)(void *user, double done), void *user,
+                               bool (*progress)(void *user, double done), void *user,
                                weft_error *err);
 void model_weights_close(model_weights *w);
 

@@ -101,10 +101,9 @@ void serve_engine_failed(void *server) {
 
 /* ---- begin ---- */
 
-static weft_status open_http(serve *s, weft_error *err) {
+static weft_status open_http(serve *s, http_sockets *sockets, weft_error *err) {
     const serve_params *p = s->p;
-    const http_params h = {.host = p->host,
-                           .port = p->port,
+    const http_params h = {.sockets = sockets,
                            .max_header_bytes = 64 << 10,
                            .max_body_bytes = (size_t)s->max_body_bytes,
                            .max_bodies_bytes = worker_max_bytes(s),
@@ -123,6 +122,8 @@ static weft_status open_http(serve *s, weft_error *err) {
         st = http_on_signal(s->http, SIGTERM, on_signal, s, err);
     if (st == WEFT_OK)
         st = http_on_signal(s->http, SIGINT, on_signal, s, err);
+    if (st == WEFT_OK && p->interrupted && *p->interrupted)
+        st = error_set(err, WEFT_ERR_INTERRUPTED, "interrupted");
     return st;
 }
 
@@ -179,15 +180,18 @@ static void watch(void *server) {
     later(s, EVERY_S, watch);
 }
 
-weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *engine,
-                      const weft_engine_params *engine_params, weft_error *err) {
+weft_status serve_run(const serve_params *p, http_sockets *sockets, weft_model *model,
+                      weft_engine *engine, const weft_engine_params *engine_params,
+                      weft_error *err) {
     weft_model_info info;
     weft_engine_stats stats;
     weft_model_get_info(model, &info);
     weft_engine_get_stats(engine, &stats);
     serve *s = calloc(1, sizeof *s);
-    if (!s)
+    if (!s) {
+        http_unbind(sockets);
         return error_set(err, WEFT_ERR_MEMORY, "no memory for a server");
+    }
     *s = (serve){.p = p,
                  .model = model,
                  .engine = engine,
@@ -204,7 +208,7 @@ weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *eng
     if (s->max_body_bytes == 0)
         s->max_body_bytes = (4u << 20) + 64 * (uint64_t)stats.max_model_len;
     pthread_mutex_init(&s->lock, NULL);
-    weft_status st = open_http(s, err);
+    weft_status st = open_http(s, sockets, err);
     if (st == WEFT_OK)
         st = start_threads(s, err);
     if (st == WEFT_OK) {

@@ -2,7 +2,9 @@
 #ifndef WEFT_SERVE_SERVE_H
 #define WEFT_SERVE_SERVE_H
 
-#include "base/status.h"
+#include <signal.h>
+
+#include "http/http.h"
 
 typedef struct serve_params {
     const char *host;
@@ -23,15 +25,19 @@ typedef struct serve_params {
     int32_t drain_s;                 /* that open requests get after SIGTERM */
     int32_t health_s; /* without a step, with work to do: the server is not healthy */
     bool log_prompts;
+    /* Not 0: SIGINT came before serve_run, which then does not serve. NULL: nobody watched. */
+    const volatile sig_atomic_t *interrupted;
 } serve_params;
 
 void serve_params_default(serve_params *out);
 
 /* Serves until SIGINT or SIGTERM: the first lets open requests end (drain_s), a second ends serving
  * at once. The owner of the process ignores SIGPIPE.
- * WEFT_ERR_SETUP when host and port cannot be had, WEFT_ERR_RANK when the engine failed.
- * `engine_params` are those that the engine was opened with. */
-weft_status serve_run(const serve_params *p, weft_model *model, weft_engine *engine,
-                      const weft_engine_params *engine_params, weft_error *err);
+ * WEFT_ERR_SETUP when the port cannot be listened on, WEFT_ERR_RANK when the engine failed.
+ * `sockets` are of p's host and port; none is left in it. `engine_params` are those that the engine
+ * was opened with. */
+weft_status serve_run(const serve_params *p, http_sockets *sockets, weft_model *model,
+                      weft_engine *engine, const weft_engine_params *engine_params,
+                      weft_error *err);
 
 #endif

@@ -32,10 +32,11 @@ static void spoil_in_row(void *user, const weft_logits_row *row) {
     _mm_setcsr(spoilt);
 }
 
-static void spoil_in_load(void *user, double done) {
+static bool spoil_in_load(void *user, double done) {
     (void)user;
     (void)done;
     _mm_setcsr(spoilt);
+    return true;
 }
 
 /* Short steps: single rows take the paths that do not wake a rank's helpers. */

@@ -140,8 +140,7 @@ static void on_call(void *user, http_call *c) {
 /* ---- the loop's thread ---- */
 
 void loopback_params(loopback *l) {
-    *l = (loopback){.params = {.host = "127.0.0.1",
-                               .max_header_bytes = 4000,
+    *l = (loopback){.params = {.max_header_bytes = 4000,
                                .max_body_bytes = 1000000,
                                .max_bodies_bytes = 100000000,
                                .max_unread_bytes = 1000000000,
@@ -162,7 +161,10 @@ static void *run(void *arg) {
 
 void loopback_start(loopback *l) {
     weft_error err = {.text = ""};
-    weft_status status = http_open(&l->params, &l->s, &err);
+    http_sockets sockets;
+    weft_status status = http_bind("127.0.0.1", 0, &sockets, &err);
+    l->params.sockets = &sockets;
+    status = status == WEFT_OK ? http_open(&l->params, &l->s, &err) : status;
     if (status != WEFT_OK) {
         fail_msg("%s", err.text);
     }

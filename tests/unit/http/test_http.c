@@ -7,6 +7,8 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -598,27 +600,42 @@ static void test_signal(void **state) {
     assert_non_null(strstr(err.text, "12345"));
 }
 
+/* 0, or why nobody can be reached. */
+static int try_connect(int32_t port) {
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = client_socket();
+    int reason = connect(fd, (struct sockaddr *)&to, sizeof to) == 0 ? 0 : errno;
+    close(fd);
+    return reason;
+}
+
 static void test_open(void **state) {
     (void)state;
     http_server *s = NULL;
     weft_error err = {.text = ""};
-    char port[16];
-    http_params p = l.params;
-    p.port = http_port(l.s);
-    snprintf(port, sizeof port, "%d", p.port);
-    assert_int_equal(http_open(&p, &s, &err), WEFT_ERR_SETUP);
-    assert_true(strstr(err.text, "127.0.0.1") && strstr(err.text, port) &&
+    char text[16];
+    int32_t port = http_port(l.s);
+    http_sockets sockets = {0};
+    snprintf(text, sizeof text, "%d", port);
+    assert_int_equal(http_bind("127.0.0.1", port, &sockets, &err), WEFT_ERR_SETUP);
+    assert_true(strstr(err.text, "127.0.0.1") && strstr(err.text, text) &&
                 strstr(err.text, "in use"));
-    p.host = "no such host";
-    assert_int_equal(http_open(&p, &s, &err), WEFT_ERR_SETUP);
+    assert_int_equal(http_bind("no such host", port, &sockets, &err), WEFT_ERR_SETUP);
     assert_non_null(strstr(err.text, "no such host"));
-    p.host = "192.0.2.1"; /* of no machine */
-    assert_int_equal(http_open(&p, &s, &err), WEFT_ERR_SETUP);
-    assert_null(s);
-    p.host = "localhost";
-    p.port = 0;
+    assert_int_equal(http_bind("192.0.2.1", port, &sockets, &err), WEFT_ERR_SETUP); /* nobody's */
+    assert_int_equal(sockets.n, 0);
+    assert_int_equal(http_bind("localhost", 0, &sockets, &err), WEFT_OK);
+    assert_true(sockets.n > 0);
+    port = sockets.port;
+    assert_int_equal(try_connect(port), ECONNREFUSED); /* bound, not yet listened on */
+    http_params p = l.params;
+    p.sockets = &sockets;
     assert_int_equal(http_open(&p, &s, &err), WEFT_OK);
-    assert_true(http_port(s) > 0);
+    assert_int_equal(sockets.n, 0);
+    assert_int_equal(http_port(s), port);
+    assert_int_equal(try_connect(port), 0);
     http_close(s);
     http_close(NULL);
 }
