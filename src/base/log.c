@@ -20,6 +20,7 @@ static _Atomic int level_default = LOG_WARN;
 static atomic_bool json_now, lossy_now;
 static _Atomic unsigned long n_lost;
 
+/* LEVEL_UNSET: it names none. */
 static int level_from_environment(void) {
     const char *wish = getenv("WEFT_LOG");
     for (int i = 0; wish != NULL && i <= LOG_DEBUG; i++) {
@@ -27,7 +28,12 @@ static int level_from_environment(void) {
             return i;
         }
     }
-    return atomic_load(&level_default);
+    return LEVEL_UNSET;
+}
+
+bool log_environment_valid(void) {
+    const char *wish = getenv("WEFT_LOG");
+    return wish == NULL || wish[0] == '\0' || level_from_environment() != LEVEL_UNSET;
 }
 
 /* The environment counts until somebody sets a level: a log_set_level that runs at the same time
@@ -36,6 +42,7 @@ static int level_get(void) {
     int level = atomic_load_explicit(&level_now, memory_order_relaxed);
     if (level == LEVEL_UNSET) {
         int wish = level_from_environment();
+        wish = wish == LEVEL_UNSET ? atomic_load(&level_default) : wish;
         if (atomic_compare_exchange_strong(&level_now, &level, wish)) {
             level = wish;
         }

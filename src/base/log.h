@@ -12,6 +12,8 @@
 typedef enum log_level { LOG_QUIET, LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level;
 void log_set_level(log_level level); /* default LOG_WARN; WEFT_LOG=quiet|error|warn|info|debug sets
                                         it at start of the program */
+/* False: WEFT_LOG is set to something else, and does nothing. */
+bool log_environment_valid(void);
 /* The level where the environment says none. */
 void log_set_default_level(log_level level);
 void log_set_json(bool json); /* before other threads log */

@@ -154,11 +154,10 @@ static weft_status unknown_option(const parse *p, const char *typed, size_t n) {
 
 /* ---- values ---- */
 
-/* Digits, then one of the suffixes when allowed. Nothing else: no sign, no space, no 0x. */
-static bool read_whole(const char *text, const char *suffixes, uint64_t *out) {
+bool options_read_whole(const char *text, size_t n, const char *suffixes, uint64_t *out) {
     uint64_t v = 0;
-    const char *p = text;
-    for (; *p >= '0' && *p <= '9'; p++) {
+    const char *p = text, *end = text + n;
+    for (; p < end && *p >= '0' && *p <= '9'; p++) {
         uint64_t digit = (uint64_t)(*p - '0');
         if (v > (UINT64_MAX - digit) / 10) {
             return false;
@@ -168,10 +167,10 @@ static bool read_whole(const char *text, const char *suffixes, uint64_t *out) {
     if (p == text) {
         return false;
     }
-    if (*p != '\0') {
+    if (p < end) {
         char c = (char)(*p >= 'a' ? *p - 'a' + 'A' : *p);
         const char *at = strchr(suffixes, c);
-        if (p[1] != '\0' || !at) {
+        if (p + 1 != end || !at) {
             return false;
         }
         unsigned shift = 10 * (unsigned)(at - suffixes + 1);
@@ -187,7 +186,9 @@ static bool read_whole(const char *text, const char *suffixes, uint64_t *out) {
 static bool read_int(const option *o, const char *text, int32_t *out) {
     bool negative = text[0] == '-';
     uint64_t v;
-    if (!read_whole(text + negative, o->type == OPTION_COUNT ? "KMG" : "", &v) || v > INT32_MAX) {
+    const char *digits = text + negative;
+    if (!options_read_whole(digits, strlen(digits), o->type == OPTION_COUNT ? "KMG" : "", &v) ||
+        v > INT32_MAX) {
         return false;
     }
     int32_t value = negative ? -(int32_t)v : (int32_t)v;
@@ -204,7 +205,8 @@ static bool read_float(const option *o, const char *text, float *out) {
     }
     char *end;
     float v = strtof(text, &end);
-    if (end == text || *end != '\0' || !isfinite(v) || !(v >= o->min && v <= o->max)) {
+    bool inside = v <= o->max && (o->above_min ? v > o->min : v >= o->min);
+    if (end == text || *end != '\0' || !isfinite(v) || !inside) {
         return false;
     }
     *out = v;
@@ -229,11 +231,7 @@ static void describe_value(const option *o, char *out, size_t cap) {
     case OPTION_INT:
     case OPTION_COUNT: {
         const char *k = o->type == OPTION_COUNT ? " (k, M, G allowed)" : "";
-        if (o->max >= INT32_MAX) {
-            snprintf(out, cap, "a whole number of at least %.0f%s", o->min, k);
-        } else {
-            snprintf(out, cap, "a whole number from %.0f to %.0f%s", o->min, o->max, k);
-        }
+        snprintf(out, cap, "a whole number from %.0f to %.0f%s", o->min, o->max, k);
         break;
     }
     case OPTION_SIZE:
@@ -243,11 +241,9 @@ static void describe_value(const option *o, char *out, size_t cap) {
         snprintf(out, cap, "a whole number from 0 to %llu", (unsigned long long)UINT64_MAX);
         break;
     case OPTION_FLOAT:
-        if (o->max >= (double)INT32_MAX) {
-            snprintf(out, cap, "a number of at least %g", o->min);
-        } else {
-            snprintf(out, cap, "a number from %g to %g", o->min, o->max);
-        }
+        snprintf(out, cap,
+                 o->above_min ? "a number above %g and up to %g" : "a number from %g to %g", o->min,
+                 o->max);
         break;
     case OPTION_CHOICE:
         snprintf(out, cap, "one of: %s", o->choices);
@@ -277,9 +273,9 @@ static bool read_value(const option *o, const char *text, void *field) {
     case OPTION_COUNT:
         return read_int(o, text, field);
     case OPTION_SIZE:
-        return read_whole(text, "KMGT", field);
+        return options_read_whole(text, strlen(text), "KMGT", field);
     case OPTION_U64:
-        return read_whole(text, "", field);
+        return options_read_whole(text, strlen(text), "", field);
     case OPTION_FLOAT:
         return read_float(o, text, field);
     case OPTION_CHOICE:

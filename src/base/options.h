@@ -45,8 +45,11 @@ typedef struct option {
     const char *metavar; /* NULL for flags and choices */
     const char *help;    /* one sentence, no full stop */
     double min, max;     /* OPTION_INT, _COUNT, _FLOAT */
-    const char *choices; /* OPTION_CHOICE: words in the order of the enum, space between */
-    const char *zero;    /* shown as the default when it is 0 or NULL; NULL: "0", or nothing */
+    bool above_min;      /* OPTION_FLOAT: min itself is not taken */
+    /* OPTION_CHOICE: words in the order of the enum, space between; OPTION_STRING: what the shell
+     * completes. */
+    const char *choices;
+    const char *zero; /* shown as the default when it is 0 or NULL; NULL: "0", or nothing */
     bool required;
     const char *needs;    /* a name of the option without which this one would do nothing */
     const char *excludes; /* a name of the option beside which this one would do nothing */
@@ -85,6 +88,10 @@ typedef struct option_program {
 weft_status options_parse(const option_command *c, int argc, char *const *argv, void *values,
                           option_list *args, bool *help, weft_error *err);
 void options_free(const option_command *c, void *values, option_list *args);
+
+/* Digits, then one of the suffixes ("KMG": each 1024 times the one before, small letters too).
+ * Nothing else: no sign, no space, no 0x. False: text [n] is something else, or past 64 bits. */
+bool options_read_whole(const char *text, size_t n, const char *suffixes, uint64_t *out);
 
 /* The word nearest to `typed` in a list of n; NULL when none is near. A word that starts with
  * `typed` is near. */

@@ -199,23 +199,18 @@ static const char prefill_name[] = "prefill", decode_name[] = "decode";
  * user's (asked NULL). `more`: tokens after the prompt. */
 static weft_status sizes_add(bench *b, const char *series, const char *asked, const char *text,
                              int32_t more, int32_t longest, weft_error *err) {
-    for (const char *p = text;; p++) {
-        char *end = NULL;
-        long n = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : 0;
-        if (n < 1 || n > MAX_SIZE || (*end && *end != ','))
-            return error_set(err, WEFT_ERR_USAGE,
-                             "%s \"%.60s\": expected numbers from 1 to %d with commas between, as "
-                             "512,4096",
-                             asked ? asked : series, text, MAX_SIZE);
+    const char *p = text;
+    weft_status s;
+    do {
         bench_case *c;
-        weft_status s = WEFT_OK;
-        if (n + more <= longest)
-            s = bench_case_add(b, series, (int32_t)n, "tok/s", &c, err);
-        else if (asked)
+        int32_t n = 0;
+        s = cli_next_size(asked ? asked : series, text, &p, &n, err);
+        if (s == WEFT_OK && n + more <= longest)
+            s = bench_case_add(b, series, n, "tok/s", &c, err);
+        else if (s == WEFT_OK && asked)
             s = too_long(asked, n + more, longest, err);
-        if (s != WEFT_OK || !*(p = end))
-            return s;
-    }
+    } while (s == WEFT_OK && *p);
+    return s;
 }
 
 /* The work of every case, and with it a limit beside its figure. */

@@ -23,7 +23,7 @@ static const option check_options[] = {
      .type = OPTION_STRING,
      .at = offsetof(values, model.path),
      .metavar = "MODEL",
-     .help = "the model, a .gguf file"}, /* --fault list needs none */
+     .help = CLI_MODEL_HELP " (required, but for --fault list)"},
     {.names = "--suite",
      .type = OPTION_STRING,
      .at = offsetof(values, suite),
@@ -310,6 +310,10 @@ static weft_status overridden(const values *v, weft_error *err) {
         if (rule[i].given)
             return error_set(err, WEFT_ERR_USAGE, "%s: %s chooses it; leave one of them out",
                              rule[i].option, rule[i].by);
+    if (p->no_prefix_cache && strcmp(v->suite, "prefix") == 0)
+        return error_set(err, WEFT_ERR_USAGE,
+                         "--no-prefix-cache: --suite prefix would compare nothing; leave one of "
+                         "them out");
     if (!draws && v->seed != d.seed)
         return error_set(err, WEFT_ERR_USAGE,
                          "--seed: only --suite random and --suite prefix draw anything");
@@ -387,7 +391,7 @@ static int run(const void *v_, const option_list *args) {
     if (v->fault && strcmp(v->fault, "list") == 0)
         return list_faults();
     if (!v->model.path)
-        return cli_fail_text(WEFT_ERR_USAGE, "-m MODEL is missing");
+        return cli_fail_text(WEFT_ERR_USAGE, "check needs -m MODEL");
     check *c = calloc(1, sizeof *c);
     if (!c)
         return cli_fail_text(WEFT_ERR_MEMORY, "no memory for a check");

@@ -56,9 +56,15 @@ void cli_load_begin(cli_progress *p);
 bool cli_on_load(void *bar, double done);
 
 /* ---- input ---- */
+/* WEFT_ERR_USAGE with the offset when the text, which the user knows as `name`, is not UTF-8. */
+weft_status cli_check_text(const char *name, const char *text, size_t bytes, weft_error *err);
+/* The next number of an option's (name) list such as "100,2k, 9". *at begins at the list, and is moved on, to
+ * the text's end after the last number. */
+weft_status cli_next_size(const char *name, const char *list, const char **at, int32_t *out,
+                          weft_error *err);
 /* All of a file, as it is; path NULL or "-": standard input. *text is malloc'ed and ended by a NUL
- * that *bytes does not count. WEFT_ERR_USAGE for a file that cannot be opened, WEFT_ERR_IO when
- * reading fails, WEFT_ERR_INTERRUPTED after Ctrl-C. */
+ * that *bytes does not count. WEFT_ERR_USAGE for a file that cannot be opened or is not UTF-8,
+ * WEFT_ERR_IO when reading fails, WEFT_ERR_INTERRUPTED after Ctrl-C. */
 weft_status cli_read_text(const char *path, char **text, size_t *bytes, weft_error *err);
 /* The prompt of -p TEXT and -f FILE, which exclude each other; neither: standard input. */
 weft_status cli_read_prompt(const char *text_option, const char *file_option, char **text,

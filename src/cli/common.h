@@ -9,6 +9,7 @@ typedef struct cli_model_values {
     const char *path;
 } cli_model_values;
 extern const option cli_model_options[];
+#define CLI_MODEL_HELP "the model: a .gguf file, or a folder in Hugging Face layout"
 
 /* Over weft_engine_params; defaults: weft_engine_params_default. Topology is apart because commands
  * that take a list of topologies leave it out. */

@@ -1,6 +1,8 @@
 #include "cli/eval.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 static const option own_options[] = {
     {.names = "--reference",
@@ -12,7 +14,8 @@ static const option own_options[] = {
      .type = OPTION_FLOAT,
      .at = offsetof(eval_values, tolerance),
      .metavar = "X",
-     .help = "golden: greedy steps count while the reference's first two logits are 2 X apart",
+     .help = "golden: logits may be X off; greedy steps count while the reference's first two are "
+             "2 X apart",
      .min = 0,
      .max = 1000},
     {.names = "--window",
@@ -45,6 +48,29 @@ static void defaults(void *v_) {
     v->window = 512;
 }
 
+/* What does not belong to the kind is refused, not ignored. */
+static weft_status arguments_check(const eval_values *v, const option_list *args, weft_error *err) {
+    eval_values d = {0};
+    defaults(&d);
+    const char *kind = args->item[0];
+    bool golden = strcmp(kind, "golden") == 0, ppl = strcmp(kind, "ppl") == 0;
+    if (!golden && !ppl)
+        return error_set(err, WEFT_ERR_USAGE, "eval %.40s: expected golden or ppl", kind);
+    if (golden && (!v->reference || args->n != 1))
+        return error_set(err, WEFT_ERR_USAGE,
+                         "eval golden takes --reference FILE and nothing else");
+    if (ppl && (v->reference != NULL) == (args->n == 2))
+        return error_set(err, WEFT_ERR_USAGE, "eval ppl takes a text file or --reference FILE");
+    if (ppl && v->tolerance != d.tolerance)
+        return error_set(err, WEFT_ERR_USAGE, "--tolerance: eval ppl has no use for it");
+    if (v->reference && v->window != d.window)
+        return error_set(err, WEFT_ERR_USAGE, "--window: only eval ppl FILE has a use for it");
+    if (v->reference && access(v->reference, R_OK) != 0)
+        return error_set(err, WEFT_ERR_USAGE, "--reference: cannot open %s: %s", v->reference,
+                         strerror(errno));
+    return WEFT_OK;
+}
+
 static int run_kind(const eval_values *v, weft_model *model, const option_list *args) {
     bool golden = strcmp(args->item[0], "golden") == 0;
     if (golden && v->reference && args->n == 1)
@@ -56,19 +82,17 @@ static int run_kind(const eval_values *v, weft_model *model, const option_list *
 
 static int run(const void *v_, const option_list *args) {
     const eval_values *v = v_;
-    const char *kind = args->item[0];
-    bool golden = strcmp(kind, "golden") == 0, ppl = strcmp(kind, "ppl") == 0;
-    if (!golden && !ppl)
-        return cli_fail_text(WEFT_ERR_USAGE, "eval %.40s: expected golden or ppl", kind);
-    if (golden && (!v->reference || args->n != 1))
-        return cli_fail_text(WEFT_ERR_USAGE, "eval golden takes --reference FILE and nothing else");
-    if (ppl && (v->reference != NULL) == (args->n == 2))
-        return cli_fail_text(WEFT_ERR_USAGE, "eval ppl takes a text file or --reference FILE");
     weft_model *model = NULL;
+    weft_model_info info = {0};
     weft_error err = {0};
-    if (weft_model_open(v->model.path, &model, &err) != WEFT_OK)
-        return cli_fail(&err);
-    int rc = run_kind(v, model, args);
+    weft_status s = arguments_check(v, args, &err);
+    if (s == WEFT_OK)
+        s = weft_model_open(v->model.path, &model, &err);
+    if (s == WEFT_OK)
+        weft_model_get_info(model, &info);
+    if (s == WEFT_OK && !v->reference && !info.has_text)
+        s = cli_no_text("eval ppl FILE", v->model.path, &err);
+    int rc = s == WEFT_OK ? run_kind(v, model, args) : cli_fail(&err);
     weft_model_close(model);
     return rc;
 }

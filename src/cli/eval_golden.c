@@ -101,6 +101,23 @@ static golden_score score(const golden_prompt *p, int32_t n, double tolerance) {
     return s;
 }
 
+/* Returns the exit code. */
+static int report(const eval_values *v, golden_score g) {
+    double tolerance = (double)v->tolerance;
+    bool same = g.worst <= tolerance && g.equal == g.total; /* a NaN is not */
+    int rc = 0;
+    if (v->json)
+        rc = cli_json_print(json_pack("{s:f, s:f, s:i, s:i, s:i, s:b}", "max_abs_diff", g.worst,
+                                      "mean_abs_diff", g.mean, "greedy_equal", g.equal,
+                                      "greedy_total", g.total, "prompts", g.prompts, "same", same));
+    else
+        printf("logits: largest difference %.3g, mean %.3g over %d prompts\ngreedy: %d of %d "
+               "steps equal (gap >= %g)\n%s within --tolerance %g\n",
+               g.worst, g.mean, g.prompts, g.equal, g.total, 2 * tolerance, same ? "all" : "not",
+               tolerance);
+    return rc != 0 ? rc : !same;
+}
+
 int eval_golden(const eval_values *v, weft_model *model) {
     weft_error err = {0};
     load_st *st = NULL;
@@ -122,17 +139,8 @@ int eval_golden(const eval_values *v, weft_model *model) {
     if (s == WEFT_OK)
         s = evaluate_run(model, &v->engine, run, n, &err);
     int rc = s == WEFT_OK ? 0 : cli_fail(&err);
-    if (s == WEFT_OK) {
-        golden_score g = score(p, n, (double)v->tolerance);
-        if (v->json)
-            rc = cli_json_print(json_pack("{s:f, s:f, s:i, s:i, s:i}", "max_abs_diff", g.worst,
-                                          "mean_abs_diff", g.mean, "greedy_equal", g.equal,
-                                          "greedy_total", g.total, "prompts", g.prompts));
-        else
-            printf("logits: largest difference %.3g, mean %.3g over %d prompts\ngreedy: %d of %d "
-                   "steps equal (gap >= %g)\n",
-                   g.worst, g.mean, g.prompts, g.equal, g.total, 2 * (double)v->tolerance);
-    }
+    if (s == WEFT_OK)
+        rc = report(v, score(p, n, (double)v->tolerance));
     for (int32_t i = 0; p && i < MAX_PROMPT; i++) {
         free(p[i].ids);
         free(p[i].greedy);

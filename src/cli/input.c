@@ -6,6 +6,34 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "load/text.h"
+
+weft_status cli_check_text(const char *name, const char *text, size_t bytes, weft_error *err) {
+    size_t valid = text_utf8_bytes((load_string){text, bytes});
+    return valid == bytes
+               ? WEFT_OK
+               : error_set_at(err, WEFT_ERR_USAGE, (int64_t)valid, "%s is not valid UTF-8", name);
+}
+
+weft_status cli_next_size(const char *name, const char *list, const char **at, int32_t *out,
+                          weft_error *err) {
+    enum { MAX_SIZE = 1 << 26 };
+    const char *p = *at + strspn(*at, " ");
+    size_t n = strcspn(p, ", ");
+    const char *end = p + n + strspn(p + n, " ");
+    uint64_t v = 0;
+    bool more = *end == ',';
+    if (!options_read_whole(p, n, "KMG", &v) || v < 1 || v > MAX_SIZE || (*end && !more) ||
+        (more && !end[1])) {
+        return error_set(err, WEFT_ERR_USAGE,
+                         "%s \"%.60s\": expected numbers from 1 to %d (k, M allowed) with commas "
+                         "between, as 100,2k,9",
+                         name, list, MAX_SIZE);
+    }
+    *out = (int32_t)v;
+    *at = end + more;
+    return WEFT_OK;
+}
 
 static weft_status read_all(FILE *f, const char *name, char **text, size_t *bytes,
                             weft_error *err) {
@@ -31,6 +59,11 @@ static weft_status read_all(FILE *f, const char *name, char **text, size_t *byte
     if (ferror(f)) {
         free(buf);
         return error_set(err, WEFT_ERR_IO, "cannot read %s: %s", name, strerror(errno));
+    }
+    weft_status st = cli_check_text(name, buf, n, err);
+    if (st != WEFT_OK) {
+        free(buf);
+        return st;
     }
     buf[n] = '\0';
     *text = buf;
@@ -67,6 +100,10 @@ weft_status cli_read_prompt(const char *text_option, const char *file_option, ch
     }
     if (file_option) {
         return error_set(err, WEFT_ERR_USAGE, "-p and -f exclude each other; give one of them");
+    }
+    weft_status st = cli_check_text("the text of -p", text_option, strlen(text_option), err);
+    if (st != WEFT_OK) {
+        return st;
     }
     char *copy = strdup(text_option);
     if (!copy) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "cli/cli.h"
 
 /* In the order of --help. */
@@ -123,7 +124,11 @@ static int dispatch(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     cli_interrupt_install();
-    int rc = dispatch(argc, argv);
+    int rc = log_environment_valid()
+                 ? dispatch(argc, argv)
+                 : cli_fail_text(WEFT_ERR_USAGE,
+                                 "WEFT_LOG=%.60s: expected quiet, error, warn, info or debug",
+                                 getenv("WEFT_LOG"));
     /* A full disk shows only when the last bytes leave the buffer. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && rc == 0) {
         rc = cli_fail_text(WEFT_ERR_IO, "cannot write to standard output: %s", strerror(errno));

@@ -55,7 +55,7 @@ static void defaults(void *v_) {
     weft_engine_params_default(&v->engine);
 }
 
-enum { MAX_REQUEST = 4096, MAX_SIZE = 1 << 26 };
+enum { MAX_REQUEST = 4096 };
 
 /* "100,37,9" into a malloc'ed list. */
 static weft_status sizes_parse(const char *name, const char *text, int32_t **out, int32_t *n,
@@ -64,21 +64,17 @@ static weft_status sizes_parse(const char *name, const char *text, int32_t **out
     if (!list)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %s", name);
     int32_t count = 0;
-    for (const char *p = text;; p++) {
-        char *end = NULL;
-        long v = *p >= '0' && *p <= '9' ? strtol(p, &end, 10) : 0;
-        if (v < 1 || v > MAX_SIZE || (*end && *end != ',') || count == MAX_REQUEST) {
-            free(list);
-            if (count == MAX_REQUEST)
-                return error_set(err, WEFT_ERR_USAGE, "%s: more than %d", name, MAX_REQUEST);
-            return error_set(err, WEFT_ERR_USAGE,
-                             "%s \"%.60s\": expected numbers from 1 to %d with commas between, as "
-                             "100,37,9",
-                             name, text, MAX_SIZE);
-        }
-        list[count++] = (int32_t)v;
-        if (!*(p = end))
-            break;
+    weft_status s;
+    const char *p = text;
+    do {
+        s = count < MAX_REQUEST
+                ? cli_next_size(name, text, &p, &list[count], err)
+                : error_set(err, WEFT_ERR_USAGE, "%s: more than %d", name, MAX_REQUEST);
+        count++;
+    } while (s == WEFT_OK && *p);
+    if (s != WEFT_OK) {
+        free(list);
+        return s;
     }
     *out = list;
     *n = count;

@@ -88,6 +88,27 @@ typedef struct session {
     int32_t n_token;
 } session;
 
+/* Whether the model takes text, and a message; and what the command line says of both. */
+static weft_status text_check(const session *s, weft_error *err) {
+    const values *v = s->v;
+    weft_model_info info;
+    weft_model_get_info(s->model, &info);
+    if (v->engine.max_num_seqs != 1)
+        return error_set(err, WEFT_ERR_USAGE,
+                         "--max-num-seqs %d: run has one request; leave it out",
+                         v->engine.max_num_seqs);
+    if (!info.has_text)
+        return cli_no_text("run", v->model.path, err);
+    if (v->chat && !info.chat_template)
+        return error_set(err, WEFT_ERR_SETUP, "%s has no chat template; leave --chat out",
+                         v->model.path);
+    for (int32_t i = 0; i < v->generation.stop.n; i++)
+        if (v->generation.stop.item[i][0] == '\0')
+            return error_set(err, WEFT_ERR_USAGE, "--stop '': expected a text of at least a byte");
+    return v->system ? cli_check_text("the text of --system", v->system, strlen(v->system), err)
+                     : WEFT_OK;
+}
+
 /* The prompt's ids: text as it is, or a user's message in the model's template. */
 static weft_status prompt_make(session *s, weft_error *err) {
     char *text = NULL, *chat = NULL;
@@ -131,10 +152,13 @@ static void request_fill(session *s) {
     q->sampling.n_top = s->v->top;
 }
 
+/* All that can be wrong is told before the weights are packed, which may take minutes. */
 static weft_status open_all(session *s, weft_error *err) {
     double t0 = wait_now_s();
     cli_progress bar;
     weft_status st = weft_model_open(s->v->model.path, &s->model, err);
+    if (st == WEFT_OK)
+        st = text_check(s, err);
     if (st == WEFT_OK)
         st = prompt_make(s, err);
     request_fill(s);

@@ -9,7 +9,10 @@
 #include "cli/common.h"
 #include "serve/serve.h"
 
-enum { END_S = 60 }; /* from the end of serving to the end of the program */
+enum {
+    END_S = 60,       /* from the end of serving to the end of the program */
+    LEAST_BODY = 1024 /* below it hardly a request could be sent */
+};
 
 typedef struct values {
     cli_model_values model;
@@ -135,7 +138,8 @@ static const option log_options[] = {
     {.names = "--log-prompts",
      .type = OPTION_FLAG,
      AT(serve.log_prompts),
-     .help = "logs the text of prompts, which is left out otherwise"},
+     .help = "logs the text of prompts, which is left out otherwise",
+     .excludes = "--quiet"},
     {.names = "--quiet", .type = OPTION_FLAG, AT(quiet), .help = "logs warnings and errors only"},
     {.names = NULL},
 };
@@ -183,6 +187,13 @@ static const char *base_name(const char *path) {
     return slash && slash[1] ? slash + 1 : path;
 }
 
+/* SCHEME://HOST[:PORT], as browsers send it; "*" for any, NULL for none. */
+static bool is_origin(const char *text) {
+    const char *host = text ? strstr(text, "://") : NULL;
+    return !text || strcmp(text, "*") == 0 ||
+           (host && host > text && host[3] && !strpbrk(host + 3, "/ "));
+}
+
 /* Keys of the command line and of the environment, names given or the model's own. */
 static weft_status fill_params(const values *v, session *s, serve_params *out, weft_error *err) {
     const char *env = getenv("WEFT_API_KEY");
@@ -199,6 +210,17 @@ static weft_status fill_params(const values *v, session *s, serve_params *out, w
         if (s->key[i][0] == '\0')
             return error_set(err, WEFT_ERR_USAGE, "--api-key: an empty key guards nothing");
     out->api_key = s->key;
+    for (int32_t i = 0; i < v->name.n; i++)
+        if (v->name.item[i][0] == '\0')
+            return error_set(err, WEFT_ERR_USAGE, "--served-model-name '': expected a name");
+    if (v->serve.max_body_bytes > 0 && v->serve.max_body_bytes < LEAST_BODY)
+        return error_set(err, WEFT_ERR_USAGE, "--max-body %llu: expected at least %d",
+                         (unsigned long long)v->serve.max_body_bytes, LEAST_BODY);
+    if (!is_origin(v->serve.cors_origin))
+        return error_set(err, WEFT_ERR_USAGE,
+                         "--cors-origin %.200s: expected * or an origin such as "
+                         "https://chat.example:8443",
+                         v->serve.cors_origin);
     s->own_name = base_name(v->model.path);
     out->name = v->name.n > 0 ? v->name.item : &s->own_name;
     out->n_name = v->name.n > 0 ? v->name.n : 1;

@@ -63,7 +63,11 @@ static weft_status open_tok(const char *path, opened *out, weft_error *err) {
         return st;
     }
     st = tok_create(load_get_vocab(file), &t, err);
+    if (st == WEFT_OK && !tok_has_text(t)) {
+        st = cli_no_text("tokenize", path, err);
+    }
     if (st != WEFT_OK) {
+        tok_destroy(t);
         load_close(file);
         return st;
     }

@@ -11,11 +11,7 @@
 #include "model/model.h"
 #include "tok/tok.h"
 
-enum {
-    DEFAULT_MODEL_LEN = 8192,
-    MAX_MODEL_LEN = 1 << 26, /* tokens; counts of rows and pages stay far inside int32 */
-    MAX_KV_PAGES = 1 << 26
-};
+enum { DEFAULT_MODEL_LEN = 8192 };
 
 void weft_engine_params_default(weft_engine_params *out) {
     *out = (weft_engine_params){.tp = 1,
@@ -39,17 +35,18 @@ static weft_status range_check(const char *option, int64_t value, int64_t lo, in
 
 static weft_status sizes_check(const model_config *cfg, engine_setup *s, weft_error *err) {
     weft_engine_params *p = &s->p;
-    int32_t longest = cfg->context_length < MAX_MODEL_LEN ? cfg->context_length : MAX_MODEL_LEN;
+    int32_t longest =
+        cfg->context_length < ENGINE_MAX_MODEL_LEN ? cfg->context_length : ENGINE_MAX_MODEL_LEN;
     const struct {
         const char *option;
         int64_t value, lo, hi;
     } rule[] = {
-        {"--threads", p->n_thread, 0, 1024},
-        {"--max-num-seqs", p->max_num_seqs, 1, 4096},
-        {"--max-num-batched-tokens", p->max_num_batched_tokens, 1, 1 << 20},
+        {"--threads", p->n_thread, 0, ENGINE_MAX_THREADS},
+        {"--max-num-seqs", p->max_num_seqs, 1, ENGINE_MAX_SEQS},
+        {"--max-num-batched-tokens", p->max_num_batched_tokens, 1, ENGINE_MAX_STEP_TOKENS},
         {"--max-model-len", p->max_model_len, 0, longest},
-        {"--kv-pages", p->kv_pages, 0, MAX_KV_PAGES},
-        {"--cp-min-split", p->cp_min_split, 1, 1 << 20},
+        {"--kv-pages", p->kv_pages, 0, ENGINE_MAX_KV_PAGES},
+        {"--cp-min-split", p->cp_min_split, 1, ENGINE_MAX_STEP_TOKENS},
         {"--kv-cache-dtype (index)", p->kv_dtype, WEFT_KV_F16, WEFT_KV_BF16},
         {"--cp-exchange (index)", p->exchange, WEFT_EXCHANGE_AUTO, WEFT_EXCHANGE_KV},
     };
@@ -136,13 +133,14 @@ static int64_t pages_within(const engine_setup *s, int64_t want, uint64_t limit)
 }
 
 static weft_status pages_choose(const model_desc *d, engine_setup *s, weft_error *err) {
+    static const double GIB = 1 << 30;
     weft_engine_params *p = &s->p;
     groups_measure(d, s);
     uint64_t free_bytes = s->free_bytes = memory_available("");
     uint64_t limit = p->kv_bytes ? p->kv_bytes : free_bytes / 4;
     if (p->kv_pages == 0) {
         int64_t want = (int64_t)p->max_num_seqs * s->longest[0];
-        want = want < MAX_KV_PAGES ? want : MAX_KV_PAGES;
+        want = want < ENGINE_MAX_KV_PAGES ? want : ENGINE_MAX_KV_PAGES;
         p->kv_pages = (int32_t)(limit ? pages_within(s, want, limit) : want);
         if (p->kv_pages < 1)
             return error_set(err, WEFT_ERR_MEMORY,
@@ -160,8 +158,9 @@ static weft_status pages_choose(const model_desc *d, engine_setup *s, weft_error
     if (free_bytes && need > free_bytes)
         return error_set(
             err, WEFT_ERR_MEMORY,
-            "the KV cache of %llu bytes does not fit the %llu bytes of memory that are free",
-            (unsigned long long)need, (unsigned long long)free_bytes);
+            "the KV cache takes %.1f GiB, and %.1f GiB of memory are free; fewer "
+            "--kv-pages, a smaller --kv-cache-memory or fewer --max-num-seqs need less",
+            (double)need / GIB, (double)free_bytes / GIB);
     p->kv_bytes = need;
     for (int32_t g = 0; g < d->n_group; g++)
         s->kv_pages[g] = pages_beside(s, g, p->kv_pages);
@@ -217,6 +216,7 @@ weft_status engine_setup_make(const model_desc *d, const weft_engine_params *par
     static const kern_kv_type kv[] = {KERN_KV_F16, KERN_KV_F32, KERN_KV_BF16};
     s.kv_type = kv[s.p.kv_dtype];
     s.world = s.sizes.tp * s.sizes.pcp;
+    s.p.n_thread = s.p.n_thread > s.world ? s.p.n_thread : s.world;
     int32_t page_tokens = s.k->profile.page_tokens;
     int32_t max_pages = (s.p.max_model_len + page_tokens - 1) / page_tokens;
     s.caps = (batch_caps){.max_reqs = s.p.max_num_seqs,

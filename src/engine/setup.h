@@ -8,8 +8,18 @@
 #include "kv/kv.h"
 #include "model/desc.h"
 
+/* The most of each; counts of rows and pages stay far inside int32. */
+enum {
+    ENGINE_MAX_THREADS = 1024,
+    ENGINE_MAX_SEQS = 4096,
+    ENGINE_MAX_STEP_TOKENS = 1 << 20,
+    ENGINE_MAX_MODEL_LEN = 1 << 26, /* tokens */
+    ENGINE_MAX_KV_PAGES = 1 << 26
+};
+
 typedef struct engine_setup {
-    weft_engine_params p; /* with every 0 = "default" resolved */
+    /* With every 0 = "default" resolved, and as many threads as there are ranks at least. */
+    weft_engine_params p;
     const kern_table *k;
     topo_model model;
     topo_sizes sizes;

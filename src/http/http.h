@@ -1,7 +1,7 @@
 /* HTTP/1.1 on libevent's loop and buffers; no file outside of src/http includes its headers.
  *
  * A request that is not HTTP, too long or too slow is answered here, with an error of OpenAI's shape
- * and status 400, 408, 413, 417, 431, 501 or 505; the application sees whole requests only.
+ * and status 400, 408, 413, 415, 417, 431, 501 or 505; the application sees whole requests only.
  *
  * One thread runs the loop (http_run) and calls every callback. Calls marked (any thread) may come
  * from others; all else belongs to the loop's thread, or to any before http_run.

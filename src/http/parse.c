@@ -1,6 +1,7 @@
 /* From bytes to a request; see parse.h. */
 #include "http/parse.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -10,11 +11,18 @@
 static void fail(http_parse *p, int status, const char *reason) {
     p->state = PARSE_FAILED;
     p->status = status;
-    p->reason = reason;
+    snprintf(p->reason, sizeof p->reason, "%s", reason);
 }
 
 static void fail_memory(http_parse *p) {
     fail(p, 503, "no memory for this request");
+}
+
+static void fail_size(http_parse *p) {
+    char reason[sizeof p->reason];
+    snprintf(reason, sizeof reason,
+             "the request's body is longer than the %zu bytes that this server takes", p->max_body);
+    fail(p, 413, reason);
 }
 
 static bool is_token(char c) {
@@ -224,9 +232,12 @@ static bool read_length(const char *text, size_t *length) {
 static void choose_body(http_parse *p) {
     const char *length = parse_find(p, "Content-Length");
     const char *coding = parse_find(p, "Transfer-Encoding");
+    const char *content = parse_find(p, "Content-Encoding");
     p->state = PARSE_DONE;
     if (count_fields(p, "Content-Length") + count_fields(p, "Transfer-Encoding") > 1) {
         fail(p, 400, "more than one header says how long the body is");
+    } else if (content != NULL && strcasecmp(content, "identity") != 0) {
+        fail(p, 415, "a body is sent as it is, without a Content-Encoding");
     } else if (coding != NULL && p->minor == 0) {
         fail(p, 400, "HTTP/1.0 has no Transfer-Encoding");
     } else if (coding != NULL && strcasecmp(coding, "chunked") != 0) {
@@ -237,7 +248,7 @@ static void choose_body(http_parse *p) {
     } else if (length != NULL && !read_length(length, &p->due)) {
         fail(p, 400, "Content-Length is not a number of bytes");
     } else if (p->due > p->max_body) {
-        fail(p, 413, "the request's body is longer than this server takes");
+        fail_size(p);
     } else if (p->due > 0) {
         p->state = PARSE_BODY;
     }
@@ -352,7 +363,7 @@ static void feed_chunk_size(http_parse *p, char c) {
     if (digit >= 0) {
         p->n_digit++;
         if (p->due > SIZE_MAX >> 4 || p->due * 16 + (size_t)digit > p->max_body - p->n_body) {
-            fail(p, 413, "the request's body is longer than this server takes");
+            fail_size(p);
             return;
         }
         p->due = p->due * 16 + (size_t)digit;

@@ -30,8 +30,8 @@ typedef struct parse_field {
 typedef struct http_parse {
     size_t max_head, max_body; /* bytes */
     parse_state state;
-    int status;         /* FAILED: of the reply, */
-    const char *reason; /* and its text, without a byte of the request */
+    int status;      /* FAILED: of the reply, */
+    char reason[96]; /* and its text, without a byte of the request */
 
     char *head; /* [n_head] lines, each NUL-terminated, free of control characters */
     size_t n_head, cap_head, line; /* line: where the line at work begins */

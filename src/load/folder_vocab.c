@@ -217,7 +217,7 @@ static weft_status read_tokenizer_config(const vocab_reader *r) {
 weft_status load_read_folder_vocab(load_model *m, const char *folder, weft_error *err) {
     vocab_reader r = {m, folder, err};
     weft_status s;
-    m->vocab = (load_vocab){.bos = -1, .unk = -1};
+    m->vocab = (load_vocab){.shown = m->shown_name, .bos = -1, .unk = -1};
     if ((s = map_text(&r, "tokenizer.json", &m->vocab.tokenizer_json)) != WEFT_OK ||
         (s = read_specials(&r)) != WEFT_OK || (s = read_tokenizer_config(&r)) != WEFT_OK) {
         return s;

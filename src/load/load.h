@@ -48,6 +48,7 @@ typedef struct load_string {
  * tokenizer_json. The last group belongs to both. */
 enum { LOAD_MAX_EOS = 8 };
 typedef struct load_vocab {
+    const char *shown;          /* the model, for messages; NULL: they name none */
     load_string tokenizer_json; /* the bytes of tokenizer.json; data NULL: none */
 
     const char *model; /* tokenizer.ggml.model: "gpt2", "llama", "gemma4" */
@@ -99,7 +100,9 @@ void load_forget_tensor(const load_model *m, const load_tensor *t);
 void load_enter(load_model *m, const char *member, const char *stem, const char *rest);
 
 load_kind load_get_kind(const load_model *m);
-const char *load_shown_name(const load_model *m); /* file or folder, fit for a message */
+/* File or folder, fit for a message: as it was given, and without what stands before its name. */
+const char *load_shown_name(const load_model *m);
+const char *load_name(const load_model *m);
 const load_vocab *load_get_vocab(const load_model *m);
 int64_t load_file_bytes(const load_model *m); /* of all files with tensors */
 int32_t load_tensor_count(const load_model *m);

@@ -25,7 +25,7 @@ typedef struct load_paths {
 struct load_model {
     load_arena arena; /* owns everything but mappings and paths.root */
     load_kind kind;
-    const char *shown_name;
+    const char *shown_name, *name;
     load_part *part; /* [n_part], the files with tensors */
     int32_t n_part;
     load_part side[2]; /* files without: tokenizer.json, chat_template.jinja */
@@ -46,6 +46,8 @@ struct load_model {
 
 /* ---- open.c ---- */
 
+/* A path as messages show it, in the arena; NULL: no memory. */
+const char *load_show_path(load_model *m, const char *path);
 /* Maps a file; its messages will call it `shown` (kept). */
 weft_status load_map_part(const char *path, const char *shown, load_part *out, weft_error *err);
 /* "a" "/" "b" and so on in the model's memory; NULL when there is none. */

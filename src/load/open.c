@@ -110,18 +110,26 @@ const load_part *load_part_of(const load_model *m, const void *address) {
     return NULL;
 }
 
+const char *load_show_path(load_model *m, const char *path) {
+    enum { SHOWN_BYTES = 400 };
+    char *shown = load_arena_take(&m->arena, SHOWN_BYTES, 1);
+    if (shown != NULL) {
+        text_show(text_of(path), shown, SHOWN_BYTES);
+    }
+    return shown;
+}
+
 /* ---- opening ---- */
 
-static weft_status model_new(const char *name, load_model **out, weft_error *err) {
-    enum { NAME_BYTES = 128 };
+static weft_status model_new(const char *path, const char *name, load_model **out,
+                             weft_error *err) {
     load_model *m = calloc(1, sizeof *m);
-    char *shown = m != NULL ? load_arena_take(&m->arena, NAME_BYTES, 1) : NULL;
-    if (shown == NULL) {
-        free(m);
+    if (m == NULL || (m->shown_name = load_show_path(m, path)) == NULL ||
+        (m->name = load_show_path(m, name)) == NULL) {
+        load_close(m);
         return error_set(err, WEFT_ERR_MEMORY, "no memory to open a model");
     }
-    text_show(text_of(name), shown, NAME_BYTES);
-    m->shown_name = shown;
+    m->vocab.shown = m->shown_name;
     *out = m;
     return WEFT_OK;
 }
@@ -138,7 +146,7 @@ static weft_status finish(load_model *m, weft_status s, load_model **out) {
 weft_status load_open_memory(const void *data, size_t bytes, const char *name, load_model **out,
                              weft_error *err) {
     load_model *m;
-    weft_status s = model_new(name, &m, err);
+    weft_status s = model_new(name, name, &m, err);
     if (s != WEFT_OK) {
         return s;
     }
@@ -166,7 +174,7 @@ static weft_status open_folder(const char *folder, bool weights, load_model **ou
         name = resolved != NULL ? base_name(resolved) : folder;
     }
     load_model *m;
-    weft_status s = model_new(name, &m, err);
+    weft_status s = model_new(folder, name, &m, err);
     free(resolved);
     return s != WEFT_OK ? s : finish(m, load_read_folder(m, folder, weights, err), out);
 }
@@ -186,7 +194,7 @@ static weft_status open_file(const char *path, load_model **out, weft_error *err
                          shown);
     }
     load_model *m;
-    weft_status s = model_new(base_name(path), &m, err);
+    weft_status s = model_new(path, base_name(path), &m, err);
     return s != WEFT_OK ? s : finish(m, load_read_gguf(m, path, err), out);
 }
 
@@ -271,6 +279,10 @@ load_kind load_get_kind(const load_model *m) {
 
 const char *load_shown_name(const load_model *m) {
     return m->shown_name;
+}
+
+const char *load_name(const load_model *m) {
+    return m->name;
 }
 
 const load_vocab *load_get_vocab(const load_model *m) {

@@ -217,19 +217,9 @@ static weft_status check_parts(const split *sp) {
     return WEFT_OK;
 }
 
-static const char *shown_base(load_model *m, const char *path) {
-    enum { NAME_BYTES = 128 };
-    const char *slash = strrchr(path, '/');
-    char *shown = load_arena_take(&m->arena, NAME_BYTES, 1);
-    if (shown != NULL) {
-        text_show(text_of(slash != NULL ? slash + 1 : path), shown, NAME_BYTES);
-    }
-    return shown;
-}
-
 static weft_status open_part(const split *sp, int32_t i) {
     const char *path = part_path(sp, i);
-    const char *shown = path != NULL ? shown_base(sp->m, path) : NULL;
+    const char *shown = path != NULL ? load_show_path(sp->m, path) : NULL;
     if (shown == NULL) {
         return no_memory(sp);
     }

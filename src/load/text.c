@@ -34,24 +34,29 @@ static bool is_control(const uint8_t *p, size_t n) {
     return p[0] < 0x20 || p[0] == 0x7F || (n == 2 && p[0] == 0xC2 && p[1] < 0xA0);
 }
 
-static bool check(load_string s, bool control_allowed) {
+static size_t valid_bytes(load_string s, bool control_allowed) {
     const uint8_t *p = (const uint8_t *)s.data;
-    for (size_t at = 0; at < s.bytes;) {
+    size_t at = 0;
+    while (at < s.bytes) {
         size_t n = character_bytes(p + at, s.bytes - at);
         if (n == 0 || (!control_allowed && is_control(p + at, n))) {
-            return false;
+            break;
         }
         at += n;
     }
-    return true;
+    return at;
+}
+
+size_t text_utf8_bytes(load_string s) {
+    return valid_bytes(s, true);
 }
 
 bool text_is_utf8(load_string s) {
-    return check(s, true);
+    return valid_bytes(s, true) == s.bytes;
 }
 
 bool text_is_plain(load_string s) {
-    return check(s, false);
+    return valid_bytes(s, false) == s.bytes;
 }
 
 void text_show(load_string s, char *out, size_t out_bytes) {

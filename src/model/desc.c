@@ -82,7 +82,7 @@ static void check_gguf_kind(model_reader *r) {
 static void read_model_name(model_reader *r) {
     enum { NAME_BYTES = 256 };
     load_string text = {0};
-    r->c->name = load_shown_name(r->file);
+    r->c->name = load_name(r->file);
     if (r->folder || load_get_text(r->file, "general.name", false, &text, r->err) != WEFT_OK ||
         text.bytes == 0)
         return;

@@ -296,7 +296,8 @@ static void end_count(serve_call *c, serve_choice *choice, const weft_event *ev,
     metrics_observe(&m->whole, now - c->t_arrived);
     c->n_prompt_token += ev->n_prompt_token;
     c->n_cached_token += ev->n_cached_token;
-    c->n_output_token += ev->n_output_token;
+    if (c->q->max_tokens != 0) /* else the prompt is only scored, with a token that nobody gets */
+        c->n_output_token += ev->n_output_token;
     c->queued_s = ev->queued_s > c->queued_s ? ev->queued_s : c->queued_s;
 }
 

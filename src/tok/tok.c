@@ -220,20 +220,27 @@ static weft_status from_nothing(tok *t, const load_vocab *vocab, weft_error *err
     return tok_take_tokens(t, err);
 }
 
+static weft_status fill(tok *t, const load_vocab *vocab, weft_error *err) {
+    weft_status status = vocab->tokenizer_json.data != NULL ? tok_from_json(t, vocab, err)
+                         : vocab->model != NULL             ? tok_from_gguf(t, vocab, err)
+                                                            : from_nothing(t, vocab, err);
+    status = status == WEFT_OK ? fill_sets(t, err) : status;
+    status = status == WEFT_OK ? mark_ends(t, vocab, err) : status;
+    status = status == WEFT_OK ? lead_with_bos(t, vocab, err) : status;
+    return status == WEFT_OK ? chat_form_open(vocab->chat_template, &t->chat, err) : status;
+}
+
 weft_status tok_create(const load_vocab *vocab, tok **out, weft_error *err) {
     tok *t = calloc(1, sizeof *t);
     if (t == NULL) {
         return no_memory(err);
     }
-    weft_status status = vocab->tokenizer_json.data != NULL ? tok_from_json(t, vocab, err)
-                         : vocab->model != NULL             ? tok_from_gguf(t, vocab, err)
-                                                            : from_nothing(t, vocab, err);
-    if (status != WEFT_OK || (status = fill_sets(t, err)) != WEFT_OK ||
-        (status = mark_ends(t, vocab, err)) != WEFT_OK ||
-        (status = lead_with_bos(t, vocab, err)) != WEFT_OK ||
-        (status = chat_form_open(vocab->chat_template, &t->chat, err)) != WEFT_OK) {
+    weft_error what;
+    weft_status status = fill(t, vocab, &what);
+    if (status != WEFT_OK) {
         tok_destroy(t);
-        return status;
+        return error_set_at(err, status, what.offset, "%s%s%s", vocab->shown ? vocab->shown : "",
+                            vocab->shown ? ": " : "", what.text);
     }
     *out = t;
     return WEFT_OK;
@@ -320,7 +327,7 @@ static void run_free(encode_run *run) {
 weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool special, int32_t **ids,
                        size_t *n, weft_error *err) {
     if (!tok_has_text(t)) {
-        return error_set(err, WEFT_ERR_USAGE, "the model has no tokenizer.json: prompts are ids");
+        return error_set(err, WEFT_ERR_FILE, "the model has no tokenizer.json: prompts are ids");
     }
     if (bytes > TOK_MOST_TEXT_BYTES) {
         return error_set(err, WEFT_ERR_TOO_LONG, "the text has %zu bytes; at most %zu", bytes,
@@ -328,8 +335,7 @@ weft_status tok_encode(const tok *t, const char *text, size_t bytes, bool specia
     }
     size_t valid = utf8_valid_bytes(text, bytes);
     if (valid != bytes) {
-        return error_set_at(err, WEFT_ERR_USAGE, (int64_t)valid,
-                            "the text is not valid UTF-8 at byte %zu", valid);
+        return error_set_at(err, WEFT_ERR_USAGE, (int64_t)valid, "the text is not valid UTF-8");
     }
     encode_run run = {.tok = t, .special = special};
     run.scratch.least_reach = special ? BPE_REACH_SPECIAL : BPE_REACH_ALWAYS;

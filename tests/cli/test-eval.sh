@@ -14,15 +14,23 @@ sys.exit(not eval(sys.argv[2]))' "$out" "$condition" || fail "$file $*: $out is 
 for file in F32 F16 BF16; do
     golden $file 'd["max_abs_diff"] < 2e-4 and d["greedy_equal"] == d["greedy_total"] >= 60' --kv-cache-dtype f32
     golden $file 'd["max_abs_diff"] < 2e-4 and d["greedy_equal"] == d["greedy_total"] >= 60' --kv-cache-dtype f32 --tp 2 --pcp 2 --dcp 2
-    golden $file 'd["max_abs_diff"] < 0.1 and d["mean_abs_diff"] < 0.01' --kv-cache-dtype f16
+    golden $file 'd["max_abs_diff"] < 0.1 and d["mean_abs_diff"] < 0.01' --kv-cache-dtype f16 --tolerance 0.1
 done
 # 8-bit activations on a model with wide random weights: only gross faults show
 for file in Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q4_K_M IQ4_NL IQ4_XS; do
-    golden $file 'd["mean_abs_diff"] < 0.1 and d["max_abs_diff"] < 1'
+    golden $file 'd["mean_abs_diff"] < 0.1 and d["max_abs_diff"] < 1' --tolerance 1
 done
 
 weft eval golden -m "$WEFT_GOLDEN/gguf/F32.gguf" --reference "$WEFT_GOLDEN/gguf/F32.gguf"
 want_rc 3 "a reference that is no safetensors file"
+weft eval golden -m "$WEFT_GOLDEN/gguf/F32.gguf" --reference "$work/none"
+want_rc 2 "no such reference"
+want_text "$err" "cannot open $work/none" "no such reference"
+for file in Q4_0 F32; do # another model, and one that is off by more than is asked for
+    weft eval golden -m "$WEFT_GOLDEN/gguf/$file.gguf" --reference "$WEFT_GOLDEN/gguf/F32.golden.safetensors" --kv-cache-dtype f32 --tolerance 1e-7
+    want_rc 1 "$file against F32, tolerance 1e-7"
+    want_text "$out" "not within --tolerance 1e-07" "$file against F32"
+done
 weft eval golden -m "$WEFT_GOLDEN/gguf/F32.gguf"
 want_rc 2 "no reference"
 weft eval nonsense -m "$WEFT_GOLDEN/gguf/F32.gguf"

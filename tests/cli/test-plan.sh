@@ -38,20 +38,24 @@ want_text "$out" "19 of its 40 tokens: cut by --max-num-batched-tokens" "a cut"
 want_text "$out" "waits: --max-num-batched-tokens" "one that waits"
 
 # The numbers of a run on the same set-up are those of the plan.
-topology="--tp 3 --pcp 2 --dcp 2 --kv-pages 64 --max-num-seqs 4"
+topology="--tp 3 --pcp 2 --dcp 2 --kv-pages 64"
 # shellcheck disable=SC2086 # several arguments
-weft plan -m "$model" $topology --json --decode 64,500 --prompts 33
+weft plan -m "$model" $topology --max-num-seqs 4 --json --decode 64,500 --prompts 33
 want_rc 0 json
 plan=$out
 # shellcheck disable=SC2086
+weft plan -m "$model" $topology --max-num-seqs 1 --json --decode 64
+one=$out
+# shellcheck disable=SC2086
 "$WEFT" run -m "$model" $topology -p a -n 1 --stats >/dev/null 2>"$work/stats" || fail "run: $(cat "$work/stats")"
-python3 - "$plan" "$work/stats" <<'PY' || fail "json"
+python3 - "$plan" "$one" "$work/stats" <<'PY' || fail "json"
 import json, sys
-p, stats = json.loads(sys.argv[1]), open(sys.argv[2], encoding="utf-8").read()
-m = p["memory"]
+p, one, stats = json.loads(sys.argv[1]), json.loads(sys.argv[2]), open(sys.argv[3], encoding="utf-8").read()
+m = one["memory"]
 line = "%.1f MiB weights, %.1f MiB cache, %.1f MiB buffers; planned %.1f MiB in all" % tuple(
     m[k] / 1048576 for k in ("weight_bytes", "kv_bytes", "scratch_bytes", "total_bytes"))
 assert line in stats, (line, stats)
+m = p["memory"]
 assert p["identity"] in stats and p["world"] == len(p["ranks"]) == 6
 assert sum(r["memory_bytes"] for r in p["ranks"]) == m["kv_bytes"] + m["scratch_bytes"]
 assert p["ranks"][5]["dcp_group"] == [2, 5] and p["ranks"][5]["kv_heads"] == [2, 3]
@@ -99,7 +103,7 @@ want_text "$err" "$work/no/plan.svg" "a picture in no folder"
 weft plan -m "$model" --svg /dev/full
 want_rc 5 "a picture on a full disk"
 
-for list in '' 0 -5 x 1,,2 "1," 1.5 99999999999999999999 '1 2'; do
+for list in '' 0 -5 x 1,,2 "1," 1.5 99999999999999999999 '1 2' 1kk 1T; do
     weft plan -m "$model" "--prompts=$list"
     want_rc 2 "--prompts '$list'"
     want_text "$err" "--prompts" "--prompts '$list'"

@@ -22,6 +22,85 @@ for option in --max-num-seqs --max-num-batched-tokens --kv-pages --cp-min-split;
     refuse "$option" check -m "$model" --suite random $option 3
 done
 refuse "tp1pcp99999999999999dcp1 is not of the form" check -m "$model" --topologies tp1pcp99999999999999dcp1
+# what would do nothing with what else is asked for
+for option in "--top-p 0.5" "--top-k 4" "--min-p 0.5" "--seed 9"; do
+    # shellcheck disable=SC2086
+    refuse "${option% *} has an effect only together with --temperature" run -m "$model" -p x $option
+done
+refuse "--max-num-seqs 64: run has one request" run -m "$model" -p x --max-num-seqs 64
+refuse "--log-prompts has no effect together with --quiet" serve -m "$model" --quiet --log-prompts
+refuse "--no-prefix-cache: --suite prefix would compare nothing" check -m "$model" --suite prefix --no-prefix-cache
+WEFT_LOG=INFO refuse "WEFT_LOG=INFO: expected quiet, error, warn, info or debug" run -m "$model" -p x
+
+# limits are told as they are, and once
+refuse "--threads 1025 is wrong; expected a whole number from 0 to 1024" run -m "$model" -p x --threads 1025
+refuse "from 1 to 4096 (k, M, G allowed)" plan -m "$model" --max-num-seqs 2G
+refuse "from -1 to 2147483647" run -m "$model" -p x --temperature 1 --top-k 2147483648
+refuse "--repetition-penalty 0 is wrong; expected a number above 0" run -m "$model" -p x --repetition-penalty 0
+for list in "1, 2" "16,1k"; do
+    weft plan -m "$model" --prompts "$list" --max-model-len 2048
+    want_rc 0 "--prompts '$list'"
+done
+refuse "--prompts 2048" plan -m "$model" --prompts 2k --max-model-len 2048
+
+# before the model is packed, which the engine's line would tell
+early() { # PART ARGS...
+    WEFT_LOG=info refuse "$@"
+    case $err in *exact/P16*) fail "$*: only after loading: $err" ;; esac
+}
+early "--stop '': expected a text" run -m "$model" -p x --stop ""
+early "leaves no room for an answer within the model length of 64 tokens" run -m "$model" -p "$(printf 'x%.0s' {1..500})" --max-model-len 64
+early "listening on nosuchhost.invalid port 8000" serve -m "$model" --host nosuchhost.invalid
+early "--max-body 1: expected at least 1024" serve -m "$model" --max-body 1
+early "--served-model-name ''" serve -m "$model" --served-model-name ""
+early "--cors-origin foo: expected * or an origin" serve -m "$model" --cors-origin foo
+python3 - "$WEFT" "$model" <<'PY' || fail "a port in use"
+import os, socket, subprocess, sys
+with socket.socket() as s:
+    s.bind(("127.0.0.1", 0))
+    s.listen()
+    run = subprocess.run([sys.argv[1], "serve", "-m", sys.argv[2], "--port", str(s.getsockname()[1])], timeout=60,
+                         capture_output=True, stdin=subprocess.DEVNULL, env=dict(os.environ, WEFT_LOG="info"))
+assert run.returncode == 2 and b"Address already in use" in run.stderr and b"exact/P16" not in run.stderr, run
+PY
+
+# a text that is not UTF-8 is named, with the place in it
+printf 'caf\xe9 is' >"$work/latin1"
+for command in "run --chat" run tokenize; do
+    # shellcheck disable=SC2086
+    refuse "$work/latin1 is not valid UTF-8 (byte 3)" $command -m "$model" -f "$work/latin1"
+done
+refuse "$work/latin1 is not valid UTF-8 (byte 3)" eval ppl "$work/latin1" -m "$model"
+refuse "the text of --system is not valid UTF-8 (byte 3)" run -m "$model" -p x --chat --system "$(cat "$work/latin1")"
+
+# files by the names that were given
+mkdir "$work/folder"
+head -c 5000 "$model" >"$work/folder/m.gguf"
+weft run -m "$work/folder/m.gguf" -p x
+want_rc 3 "a file that is cut"
+want_text "$err" "weft: $work/folder/m.gguf: " "a file that is cut"
+if [ -e "$WEFT_GOLDEN/models/qwen3" ]; then
+    cp -r "$WEFT_GOLDEN/models/qwen3" "$work/qwen3"
+    chmod -R u+w "$work/qwen3"
+    echo '{}' >"$work/qwen3/tokenizer.json"
+    weft run -m "$work/qwen3" -p x
+    want_rc 3 "a tokeniser that is none"
+    want_text "$err" "weft: $work/qwen3: tokenizer.json: " "a tokeniser that is none"
+    rm "$work/qwen3/tokenizer.json"
+    for command in "run -p x" "serve --port 0" "tokenize -p x" "eval ppl $work/folder/m.gguf"; do
+        # shellcheck disable=SC2086
+        weft $command -m "$work/qwen3"
+        want_rc 3 "$command without a tokeniser"
+        want_text "$err" "$work/qwen3 has no tokenizer.json" "$command without a tokeniser"
+    done
+fi
+
+# evaluations: what belongs to another kind
+refuse "--tolerance: eval ppl has no use for it" eval ppl "$WEFT_SOURCE/LICENSE" -m "$model" --tolerance 3
+for kind in golden ppl; do
+    refuse "--window: only eval ppl FILE has a use for it" eval $kind -m "$model" --reference "$WEFT_SOURCE/LICENSE" --window 3
+    refuse "--reference: cannot open $work/none" eval $kind -m "$model" --reference "$work/none"
+done
 refuse "'' is no token id" tokenize -m "$model" --decode 1 "" 2
 refuse "unexpected argument x" --version x
 refuse "unexpected argument x" help run x
@@ -79,12 +158,13 @@ open(sys.argv[2], "wb").write(data)
 PY
 for command in "run -p x" plan; do
     # shellcheck disable=SC2086 # several options in one word
-    refuse "expected 0 to 67108864" $command -m "$work/long.gguf" --max-model-len 2147483647
+    refuse "expected a whole number from 0 to 67108864" $command -m "$work/long.gguf" --max-model-len 2147483647
 done
 weft plan -m "$work/long.gguf" --max-model-len 64M --max-num-seqs 4096 --kv-cache-memory 16000000T
 want_rc 4 "a cache larger than the memory"
-want_text "$err" "KV cache of 549755813888 bytes" "a cache larger than the memory"
-weft run -m "$model" -p x -n 1 --tp 8 --pcp 8 --dcp 8 --max-num-batched-tokens 1M --max-num-seqs 4096 --isa scalar
+want_text "$err" "the KV cache takes 512.0 GiB, and " "a cache larger than the memory"
+want_text "$err" "--kv-pages" "a cache larger than the memory"
+weft run -m "$model" -p x -n 1 --tp 8 --pcp 8 --dcp 8 --max-num-batched-tokens 1M --isa scalar
 if [ "$rc" -ne 0 ]; then # a machine with half a terabyte takes it
     want_rc 4 "buffers larger than the memory"
     want_text "$err" "of memory that are free" "buffers larger than the memory"

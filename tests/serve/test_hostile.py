@@ -314,6 +314,13 @@ async def e13_numbers(s):
         await ask(s, COMPLETION, small | {"seed": v})
     r = await ask(s, COMPLETION, small | {"max_tokens": 0})
     assert r.json["usage"]["completion_tokens"] == 0, r
+    lines = []
+    for _ in range(250):  # the log comes on its own pipe
+        lines = [e for e in s.log if e.get("id") == r.headers["x-request-id"]]
+        if lines:
+            break
+        await asyncio.sleep(0.02)
+    assert [e["output_tokens"] for e in lines] == [0], lines
 
 
 async def ids_out_of_range(s):

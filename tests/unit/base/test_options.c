@@ -21,7 +21,7 @@ typedef struct values {
     const char *model, *prompt;
     int32_t n;
     bool json;
-    float temperature;
+    float temperature, top_p;
     uint64_t seed;
     option_list stop;
     inner in;
@@ -56,6 +56,13 @@ static const option own[] = {
      .help = "flattens",
      .min = 0,
      .max = INT32_MAX},
+    {.names = "--top-p",
+     .type = OPTION_FLOAT,
+     .at = offsetof(values, top_p),
+     .metavar = "P",
+     .help = "cuts",
+     .above_min = true,
+     .max = 1},
     {.names = "--seed",
      .type = OPTION_U64,
      .at = offsetof(values, seed),
@@ -263,8 +270,12 @@ static void errors_name_what_is_right(void **state) {
     (void)state;
     FAILS("--tp 0 is wrong; expected a whole number from 1 to 64", "-m", "m", "--tp", "0");
     FAILS("--tp '' is wrong; expected a whole number from 1 to 64", "-m", "m", "--tp=");
-    FAILS("-n 2q is wrong; expected a whole number of at least 1 (k, M, G allowed)", "-m", "m",
-          "-n", "2q");
+    FAILS("-n 2q is wrong; expected a whole number from 1 to 2147483647 (k, M, G allowed)", "-m",
+          "m", "-n", "2q");
+    FAILS("-n 99999999999 is wrong; expected a whole number from 1 to 2147483647 (k, M, G allowed)",
+          "-m", "m", "-n", "99999999999");
+    FAILS("--top-p 0 is wrong; expected a number above 0 and up to 1", "-m", "m", "--top-p", "0");
+    FAILS("--top-p 1.5 is wrong; expected a number above 0 and up to 1", "-m", "m", "--top-p=1.5");
     FAILS("--kv-cache-dtype f8 is wrong; expected one of: f16 f32 bf16", "-m", "m",
           "--kv-cache-dtype", "f8");
     FAILS("--json takes no value, but 1 was given", "-m", "m", "--json=1");

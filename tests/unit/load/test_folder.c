@@ -59,7 +59,7 @@ static void test_sound(void **state) {
     folder f = sound();
     load_model *m = folder_open(&f);
     check_a_and_b(m);
-    assert_string_equal(load_shown_name(m), strrchr(f.path, '/') + 1);
+    assert_string_equal(load_name(m), strrchr(f.path, '/') + 1);
     assert_memory_equal(load_find_tensor(m, "b")->data, "\x0C\x0D\x0E\x0F", 4);
     const load_vocab *v = load_get_vocab(m);
     assert_null(v->tokenizer_json.data);
@@ -81,14 +81,14 @@ static void test_names(void **state) {
         load_model *m = NULL;
         assert_int_equal(load_open(path, &m, NULL), WEFT_OK);
         check_a_and_b(m);
-        assert_string_equal(load_shown_name(m), strrchr(f.path, '/') + 1);
+        assert_string_equal(load_name(m), strrchr(f.path, '/') + 1);
         load_close(m);
     }
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir(f.path), 0);
     load_model *m = NULL;
     assert_int_equal(load_open("config.json", &m, NULL), WEFT_OK);
-    assert_string_equal(load_shown_name(m), strrchr(f.path, '/') + 1);
+    assert_string_equal(load_name(m), strrchr(f.path, '/') + 1);
     load_close(m);
     assert_int_equal(chdir(here), 0);
     weft_error err;
@@ -457,7 +457,7 @@ static void test_golden(void **state) {
             fail_msg("%s", err.text);
         }
         assert_int_equal(load_tensor_count(m), cases[i].n_tensor);
-        assert_string_equal(load_shown_name(m), cases[i].name);
+        assert_string_equal(load_name(m), cases[i].name);
         assert_int_equal(load_get_vocab(m)->eos_ids[0], 2);
         load_close(m);
     }

@@ -335,7 +335,7 @@ static void test_golden_values(void **state) {
     weft_error err;
     assert_int_equal(load_open(WEFT_GOLDEN "/gguf/Q8_0.gguf", &m, &err), WEFT_OK);
     assert_int_equal(load_get_kind(m), LOAD_GGUF);
-    assert_string_equal(load_shown_name(m), "Q8_0.gguf");
+    assert_string_equal(load_name(m), "Q8_0.gguf");
     int_is(m, "llama.block_count", 2);
     int_is(m, "llama.attention.head_count_kv", 2);
     real_is(m, "llama.rope.freq_base", 10000.0);
