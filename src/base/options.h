@@ -66,6 +66,7 @@ typedef struct option_command {
     const char *name;
     const char *brief;              /* one line, starts with a verb */
     const char *args;               /* metavars of the positional arguments; NULL: none */
+    const char *arg_words;          /* that the first one may be, for the shell; NULL: anything */
     int32_t min_args, max_args;     /* max_args INT32_MAX: any number */
     const option_section *sections; /* ended by title == NULL */
     size_t values_bytes;

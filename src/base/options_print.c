@@ -157,6 +157,19 @@ static void print_wrapped(FILE *out, const char *text, int32_t column, int32_t w
     fputc('\n', out);
 }
 
+/* Line by line; one that begins with spaces keeps them, also where it is broken. */
+static void print_notes(FILE *out, const char *notes, int32_t width) {
+    fputc('\n', out);
+    for (const char *p = notes; *p;) {
+        char line[TEXT_MAX];
+        int32_t n = (int32_t)strcspn(p, "\n"), indent = (int32_t)strspn(p, " ");
+        snprintf(line, sizeof line, "%.*s", n - indent, p + indent);
+        fprintf(out, "%*s", indent, "");
+        print_wrapped(out, line, indent, width);
+        p += n + (p[n] != '\0');
+    }
+}
+
 static void print_entry(FILE *out, const char *left, const char *text, int32_t column,
                         int32_t width) {
     int32_t n = fprintf(out, "  %s", left);
@@ -195,7 +208,7 @@ void options_print_help(FILE *out, const option_program *p, const option_command
     fputs("\nOther\n", out);
     print_entry(out, "-h, --help", "shows this text", HELP_COLUMN, width);
     if (c->notes) {
-        fprintf(out, "\n%s", c->notes);
+        print_notes(out, c->notes, width);
     }
     free(values);
 }
@@ -212,7 +225,7 @@ void options_print_program_help(FILE *out, const option_program *p, int32_t widt
         print_entry(out, p->commands[i]->name, p->commands[i]->brief, column, width);
     }
     if (p->notes) {
-        fprintf(out, "\n%s", p->notes);
+        print_notes(out, p->notes, width);
     }
 }
 
@@ -242,7 +255,7 @@ static bool is_path(const option *o) {
     return o->metavar && (strcmp(o->metavar, "FILE") == 0 || strcmp(o->metavar, "MODEL") == 0);
 }
 
-static void print_bash_values(FILE *out, const option_command *c) {
+static void print_bash_values(FILE *out, const char *name, const option_command *c) {
     for (const option_section *s = c->sections; s && s->title; s++) {
         for (const option *o = s->options; o->names; o++) {
             if (o->type == OPTION_FLAG) {
@@ -251,43 +264,66 @@ static void print_bash_values(FILE *out, const option_command *c) {
             fputs("        ", out);
             print_bash_pattern(out, c, o);
             fputs(") ", out);
-            if (o->type == OPTION_CHOICE) {
-                fprintf(out, "COMPREPLY=($(compgen -W '%s' -- \"$cur\"))", o->choices);
+            if (o->choices) {
+                fprintf(out, "_%s_offer -W '%s'", name, o->choices);
             } else if (is_path(o)) {
-                fputs("compopt -o filenames; COMPREPLY=($(compgen -f -- \"$cur\"))", out);
+                fprintf(out, "compopt -o filenames 2>/dev/null; _%s_offer -f", name);
             } else {
-                fputs("COMPREPLY=()", out);
+                fputs(":", out);
             }
             fputs("; return ;;\n", out);
         }
     }
 }
 
-void options_print_bash(FILE *out, const option_program *p) {
-    fprintf(out, "# bash completion for %s, made by `%s completion bash`\n_%s() {\n", p->name,
-            p->name, p->name);
-    fputs("    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
-          "    local command=${COMP_WORDS[1]}\n"
-          "    COMPREPLY=()\n"
-          "    if ((COMP_CWORD == 1)); then\n"
-          "        COMPREPLY=($(compgen -W '",
-          out);
+/* What stands behind a command where no option's value is due: the words of its first argument, then
+ * its options. */
+static void print_bash_command(FILE *out, const option_command *c) {
+    fprintf(out, "        %s) words='", c->name);
+    if (c->arg_words) {
+        fprintf(out, "%s'; ((COMP_CWORD == 2)) && [[ $cur != -* ]] || words='", c->arg_words);
+    }
+    print_bash_names(out, c);
+    fputs("--help' ;;\n", out);
+}
+
+static void print_bash_commands(FILE *out, const option_program *p) {
     for (int32_t i = 0; i < p->n_command; i++) {
         fprintf(out, "%s ", p->commands[i]->name);
     }
-    fputs("--help --version' -- \"$cur\"))\n        return\n    fi\n"
-          "    case $command:$prev in\n",
+}
+
+/* --name=value comes as three words, because '=' parts words; names of files may hold spaces, so
+ * that compgen's lines are not split at them. */
+void options_print_bash(FILE *out, const option_program *p) {
+    const char *name = p->name;
+    fprintf(out,
+            "# bash completion for %s, made by `%s completion bash`\n"
+            "_%s_offer() { mapfile -t COMPREPLY < <(compgen \"$@\" -- \"$cur\"); }\n_%s() {\n",
+            name, name, name, name);
+    fputs("    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
+          "    local command=${COMP_WORDS[1]} words=\n"
+          "    COMPREPLY=()\n"
+          "    if [[ $cur == = ]]; then\n"
+          "        cur=\n"
+          "    elif [[ $prev == = ]]; then\n"
+          "        prev=${COMP_WORDS[COMP_CWORD - 2]}\n"
+          "    fi\n",
           out);
+    fprintf(out, "    if ((COMP_CWORD == 1)); then\n        _%s_offer -W '", name);
+    print_bash_commands(out, p);
+    fputs("help --help --version'\n        return\n    fi\n    case $command:$prev in\n", out);
     for (int32_t i = 0; i < p->n_command; i++) {
-        print_bash_values(out, p->commands[i]);
+        print_bash_values(out, name, p->commands[i]);
     }
-    fputs("    esac\n    case $command in\n", out);
+    fputs("    esac\n    case $command in\n        help) words='", out);
+    print_bash_commands(out, p);
+    fputs("' ;;\n", out);
     for (int32_t i = 0; i < p->n_command; i++) {
-        fprintf(out, "        %s) COMPREPLY=($(compgen -W '", p->commands[i]->name);
-        print_bash_names(out, p->commands[i]);
-        fputs("--help' -- \"$cur\")) ;;\n", out);
+        print_bash_command(out, p->commands[i]);
     }
-    fprintf(out, "    esac\n}\ncomplete -o default -F _%s %s\n", p->name, p->name);
+    fprintf(out, "    esac\n    _%s_offer -W \"$words\"\n}\ncomplete -o default -F _%s %s\n", name,
+            name, name);
 }
 
 /* ---- man page ---- */
@@ -321,6 +357,19 @@ static void print_man_option(FILE *out, const option *o, const void *field) {
     fputc('\n', out);
 }
 
+/* Filled, but every line begins a new one. */
+static void print_man_notes(FILE *out, const char *notes) {
+    fputs(".PP\n", out);
+    for (const char *p = notes; *p;) {
+        char line[TEXT_MAX];
+        size_t n = strcspn(p, "\n");
+        snprintf(line, sizeof line, "%.*s\n", (int)n, p);
+        print_troff(out, line);
+        fputs(".br\n", out);
+        p += n + (p[n] != '\0');
+    }
+}
+
 static void print_man_command(FILE *out, const option_program *p, const option_command *c) {
     fprintf(out, ".SS %s %s\n.nf\n", p->name, c->name);
     print_usage(out, p, c);
@@ -337,9 +386,7 @@ static void print_man_command(FILE *out, const option_program *p, const option_c
         }
     }
     if (c->notes) {
-        fputs(".PP\n.nf\n", out);
-        print_troff(out, c->notes);
-        fputs(".fi\n", out);
+        print_man_notes(out, c->notes);
     }
     free(values);
 }

@@ -226,6 +226,7 @@ const cli_command cli_bench = {
     .options = {.name = "bench",
                 .brief = "measures whole runs, kernels against the machine's limits, transport",
                 .args = "throughput|latency|kernels|comm",
+                .arg_words = "throughput latency kernels comm",
                 .min_args = 1,
                 .max_args = 1,
                 .sections = sections,

@@ -28,6 +28,7 @@ static const option check_options[] = {
      .type = OPTION_STRING,
      .at = offsetof(values, suite),
      .metavar = "NAME",
+     .choices = "cp mixed random prefix",
      .help = "cp (6 prompts), mixed (2 decode while 6 arrive), random (draws lengths, arrivals "
              "and, past the reference, sequences, budgets, pools and splits) or prefix (the same "
              "with prompts that begin alike; the reference has no prefix cache)"},
@@ -36,7 +37,7 @@ static const option check_options[] = {
      .at = offsetof(values, topologies),
      .metavar = "LIST",
      .help = "tp1pcp1dcp1,tp1pcp2dcp2:kv,...; the first is the reference, :q and :kv force the "
-             "exchange",
+             "exchange; one alone is compared with a second run of itself",
      .zero = "every legal one"},
     {.names = "--max-ranks",
      .type = OPTION_INT,
@@ -70,6 +71,7 @@ static const option check_options[] = {
      .metavar = "NAME",
      .help = "plants a fault in every topology but the reference: the check must fail; `list` "
              "names them",
+     .choices = "list",
      .zero = "none"},
     {.names = "--json",
      .type = OPTION_FLAG,
@@ -164,6 +166,7 @@ typedef struct check {
     suite suite;
     entry entry[MAX_ENTRY];
     int32_t n_entry;
+    bool again; /* the second entry is the first one */
     char identity[96];
     suite_result reference;
     json_t *rows;
@@ -350,8 +353,9 @@ static weft_status prepare(check *c, weft_error *err) {
         s = topo_check(&setup.model, c->entry[i].sizes, err);
     if (s == WEFT_OK)
         s = reference_check(c, err);
-    if (s == WEFT_OK && c->n_entry == 1 && c->n_entry < MAX_ENTRY)
-        c->entry[c->n_entry++] = c->entry[0]; /* one topology: against a second run of itself */
+    c->again = c->n_entry == 1;
+    if (s == WEFT_OK && c->again)
+        c->entry[c->n_entry++] = c->entry[0];
     if (s == WEFT_OK)
         s = suite_make(c->v->suite, c->model, c->v->max_tokens, c->v->seed, &c->suite, err);
     return s;
@@ -371,9 +375,10 @@ static int finish(check *c) {
         return rc ? rc : c->n_different > 0;
     }
     int32_t n = c->n_entry - 1, differ = c->n_different;
-    printf("%s, suite %s, digest %s\n%d topolog%s%s compared with the first%s, %d request%s\n",
+    printf("%s, suite %s, digest %s\n%d topolog%s%s compared with %s%s, %d request%s\n",
            c->identity, c->v->suite, digest, n, n == 1 ? "y" : "ies",
            c->v->engine.expert_parallel ? " with --expert-parallel" : "",
+           c->again ? "a second run of itself" : "the first",
            c->v->engine.expert_parallel ? ", which runs without" : "", differ,
            differ == 1 ? " differs" : "s differ");
     return c->n_different > 0;

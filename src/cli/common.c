@@ -58,6 +58,7 @@ const option cli_engine_options[] = {
      .metavar = "NAME",
      .help = "instruction set of the kernels: auto, scalar, avx2, avx512, avx512vnni; all give the "
              "same bytes",
+     .choices = "auto scalar avx2 avx512 avx512vnni",
      .zero = "WEFT_ISA, else auto"},
     {.names = "--max-num-seqs",
      .type = OPTION_COUNT,

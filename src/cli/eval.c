@@ -101,10 +101,14 @@ const cli_command cli_eval = {
     .options = {.name = "eval",
                 .brief = "measures a model: golden (logits of another framework), ppl (perplexity)",
                 .args = "golden|ppl [FILE]",
+                .arg_words = "golden ppl",
                 .min_args = 1,
                 .max_args = 2,
                 .sections = sections,
                 .values_bytes = sizeof(eval_values),
-                .defaults = defaults},
+                .defaults = defaults,
+                .notes =
+                    "Exit: 1 when golden finds a logit off by more than --tolerance or another "
+                    "greedy token.\n"},
     .run = run,
 };

@@ -1,6 +1,7 @@
 /* weft inspect: what a model file holds, and what weft would do with each tensor. Opening it
  * validates everything that running it needs. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -99,6 +100,29 @@ static void print_experts(const model_moe *m) {
         printf("experts       %d, %d for a token, ffn %d\n", m->n_expert, m->n_used, m->ffn);
 }
 
+/* Columns to keep to; files and pipes get whole texts. */
+static int columns_to_keep(void) {
+    return isatty(STDOUT_FILENO) == 1 ? cli_width(stdout) : INT_MAX;
+}
+
+/* Cuts a text that takes more than `room` columns; three bytes behind its end are there to write
+ * to. */
+static void cut(char *text, int room) {
+    char *end = text; /* the last place where "..." fits */
+    int n = 0;
+    for (char *p = text; *p; p++) {
+        unsigned char c = (unsigned char)*p;
+        if ((c & 0xC0) == 0x80)
+            continue; /* of the character before */
+        end = n <= room - 3 ? p : end;
+        n += c < 0x20 || c == 0x7f ? 4 : 1;
+        if (n > room) {
+            memcpy(end, "...", 4);
+            return;
+        }
+    }
+}
+
 static void print_summary(const char *path, const model_desc *d) {
     const model_config *c = &d->config;
     printf("file          %s, %" PRId64 " bytes\n", path, load_file_bytes(d->file));
@@ -113,21 +137,20 @@ static void print_summary(const char *path, const model_desc *d) {
 }
 
 static void print_metadata(const load_model *m) {
-    int width = 0;
+    int width = 0, keep = columns_to_keep();
     for (int32_t i = 0; i < load_key_count(m); i++) {
         int n = (int)strlen(load_key_at(m, i));
         width = n > width && n <= 48 ? n : width;
     }
     puts("\nmetadata");
     for (int32_t i = 0; i < load_key_count(m); i++) {
-        char value[VALUE_BYTES];
-        load_value_text(m, i, value, sizeof value);
+        char value[VALUE_BYTES + 3];
+        int n = (int)strlen(load_key_at(m, i)), column = 2 + (n > width ? n : width) + 2;
+        load_value_text(m, i, value, VALUE_BYTES);
+        cut(value, keep - column);
         fputs("  ", stdout);
         print_plain(load_key_at(m, i));
-        printf("%*s  ",
-               width - (int)strlen(load_key_at(m, i)) > 0 ? width - (int)strlen(load_key_at(m, i))
-                                                          : 0,
-               "");
+        printf("%*s", column - 2 - n, "");
         print_plain(value);
         putchar('\n');
     }
@@ -148,12 +171,14 @@ static int number_width(int64_t largest, const char *head) {
 
 typedef struct columns {
     int name, shape, bytes, offset;
-    bool brief; /* a terminal that is too narrow for the whole text of the last column */
+    /* A terminal that is too narrow for the whole text of the last column; names longer than theirs
+     * stand on a line of their own then. */
+    bool brief;
 } columns;
 
 static columns columns_of(const model_desc *d, const kern_table *k) {
     const load_model *m = d->file;
-    static const int type = 5, between = 5 * 2;
+    static const int type = 5, between = 5 * 2, brief_use = 15;
     int64_t bytes = 0, offset = 0;
     int use_width = 0;
     columns c = {.name = 6, .shape = 5};
@@ -171,9 +196,10 @@ static columns columns_of(const model_desc *d, const kern_table *k) {
     }
     c.bytes = number_width(bytes, "bytes");
     c.offset = number_width(offset, "offset");
-    c.brief =
-        isatty(STDOUT_FILENO) == 1 &&
-        c.name + type + c.shape + c.bytes + c.offset + between + use_width > cli_width(stdout);
+    int left = columns_to_keep() - (type + c.shape + c.bytes + c.offset + between);
+    c.brief = c.name + use_width > left;
+    if (c.brief && c.name + brief_use > left)
+        c.name = left - brief_use > 6 ? left - brief_use : 6;
     return c;
 }
 
@@ -189,8 +215,12 @@ static void print_tensors(const model_desc *d, const kern_table *k) {
         shape_text(t, shape, sizeof shape);
         describe_use(d, k, t, c.brief, use);
         print_plain(t->name);
-        printf("%*s  %-5s  %-*s  %*zu  %*" PRId64 "  %s\n", c.name > n ? c.name - n : 0, "",
-               t->type_name, c.shape, shape, c.bytes, t->bytes, c.offset, t->offset, use);
+        bool apart = c.brief && n > c.name;
+        printf("%s%*s  %-5s  %-*s  %*zu  %*" PRId64 "  %s\n", apart ? "\n" : "",
+               apart        ? c.name
+               : c.name > n ? c.name - n
+                            : 0,
+               "", t->type_name, c.shape, shape, c.bytes, t->bytes, c.offset, t->offset, use);
     }
 }
 

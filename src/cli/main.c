@@ -15,11 +15,14 @@ enum { N_COMMAND = sizeof commands / sizeof *commands };
 
 static const char notes[] =
     "weft COMMAND --help lists the options of a command with their defaults.\n"
-    "Exit: 0 fine, 1 a check found a difference, 2 wrong use or illegal set-up,\n"
-    "3 unusable model file, 4 not enough memory, 5 a rank, the transport or an\n"
-    "output failed, 130 interrupted.\n";
+    "Exit: 0 fine, 1 a check or an evaluation found a difference, 2 wrong use or illegal set-up, "
+    "3 unusable model file, 4 not enough memory, 5 a rank, the transport, an input or an output "
+    "failed, 130 interrupted.\n";
 
 static const char manual[] =
+    ".SS weft help [COMMAND]\nshows the commands, or the options of one; so does "
+    "\\fB\\-h\\fR or \\fB\\-\\-help\\fR\n"
+    ".SS weft \\-\\-version\nshows the version\n"
     ".SH EXIT STATUS\n"
     ".TP\n.B 0\nfine\n"
     ".TP\n.B 1\na check or an evaluation found a difference\n"
@@ -30,7 +33,8 @@ static const char manual[] =
     ".TP\n.B 130\ninterrupted\n"
     ".SH ENVIRONMENT\n"
     ".TP\n.B NO_COLOR\nwhen set and not empty, nothing is coloured\n"
-    ".TP\n.B WEFT_LOG\nlog level: quiet, error, warn (default), info, debug\n"
+    ".TP\n.B WEFT_LOG\nlog level: quiet, error, warn (default; of serve: info), info, debug\n"
+    ".TP\n.B WEFT_ISA\ninstruction set of the kernels where \\-\\-isa names none\n"
     ".TP\n.B WEFT_API_KEY\na key that clients of serve must send, beside those of "
     "\\-\\-api\\-key\n";
 
@@ -59,13 +63,23 @@ static const cli_command *find_command(const char *name) {
 }
 
 static int unknown_command(const char *name) {
-    const char *words[N_COMMAND];
+    static const char *const dashed[] = {"--version", "--help"};
+    const char *words[N_COMMAND + 1] = {"help"};
     for (int32_t i = 0; i < N_COMMAND; i++) {
-        words[i] = commands[i]->options.name;
+        words[i + 1] = commands[i]->options.name;
     }
-    const char *near = options_nearest(name, words, N_COMMAND);
+    bool is_dashed = name[0] == '-';
+    const char *near =
+        is_dashed ? options_nearest(name, dashed, 2) : options_nearest(name, words, N_COMMAND + 1);
     if (near) {
-        return cli_fail_text(WEFT_ERR_USAGE, "no command %.60s; did you mean %s?", name, near);
+        return cli_fail_text(WEFT_ERR_USAGE, "no %s %.60s; did you mean %s?",
+                             is_dashed ? "option" : "command", name, near);
+    }
+    if (is_dashed) {
+        return cli_fail_text(WEFT_ERR_USAGE,
+                             "no option %.60s here: a command comes first, and then its options; "
+                             "weft --help lists the commands",
+                             name);
     }
     return cli_fail_text(WEFT_ERR_USAGE, "no command %.60s; weft --help lists them", name);
 }
@@ -91,14 +105,18 @@ static int run_command(const cli_command *c, int argc, char **argv) {
     return rc;
 }
 
+static bool is_help(const char *word) {
+    return strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
 static int dispatch(int argc, char **argv) {
     if (argc < 2) {
         options_print_program_help(stderr, cli_program(), cli_width(stderr));
         return status_exit_code(WEFT_ERR_USAGE);
     }
     const char *name = argv[1];
-    bool help = strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0;
-    if (help && argc == 2) {
+    bool help = is_help(name);
+    if (help && (argc == 2 || (argc == 3 && is_help(argv[2])))) {
         options_print_program_help(stdout, cli_program(), cli_width(stdout));
         return 0;
     }

@@ -19,6 +19,7 @@ const cli_command cli_completion = {
     .options = {.name = "completion",
                 .brief = "prints the completion script of a shell",
                 .args = "bash",
+                .arg_words = "bash",
                 .min_args = 1,
                 .max_args = 1,
                 .sections = no_options},

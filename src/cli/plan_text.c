@@ -110,10 +110,33 @@ static void kv_heads_text(const printer *p, const topo *t, char *out, size_t cap
         snprintf(out + n, cap - (size_t)n, "/%d-%d", first, first + topo_kv_heads(fewer, tp) - 1);
 }
 
+/* Groups are numbered by their first ranks. */
+static int32_t group_number(const explain *e, const topo *t) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < t->group_list[COMM_DCP][0]; i++)
+        n += e->rank[i].topo.dcp_rank == 0;
+    return n;
+}
+
+static void print_dcp_groups(const printer *p) {
+    for (int32_t i = 0; i < p->e->setup.world && p->e->setup.sizes.dcp > 1; i++) {
+        const topo *t = &p->e->rank[i].topo;
+        if (t->dcp_rank != 0)
+            continue;
+        int32_t column = fprintf(p->f, "  DCP group %d: ranks ", group_number(p->e, t));
+        for (int32_t m = 0, indent = column; m < t->sizes.dcp; m++) {
+            char rank[NAME_BYTES];
+            snprintf(rank, sizeof rank, "%d", t->group_list[COMM_DCP][m]);
+            wrap_item(p, &column, indent, rank);
+        }
+        fputc('\n', p->f);
+    }
+}
+
 static void print_ranks(const printer *p) {
     title(p, "Ranks");
     bool whole = p->e->setup.p.expert_parallel;
-    fprintf(p->f, "  rank  PCP   TP  threads    heads  KV heads  %s shards  DCP rank  DCP group\n",
+    fprintf(p->f, "  rank  PCP   TP  threads    heads  KV heads  %s shards  DCP rank  group\n",
             whole ? " experts " : "");
     for (int32_t i = 0; i < p->e->setup.world; i++) {
         const explain_rank *r = &p->e->rank[i];
@@ -126,11 +149,9 @@ static void print_ranks(const printer *p) {
         fprintf(p->f, "  %4d %4d %4d %8d %8s %9s ", i, t->c, t->t, r->n_thread, heads, kv);
         if (whole)
             print_experts(p, r);
-        fprintf(p->f, "%8s %9d  ", shards, t->dcp_rank);
-        for (int32_t m = 0; m < t->sizes.dcp; m++)
-            fprintf(p->f, "%s%d", m ? " " : "", t->group_list[COMM_DCP][m]);
-        fputc('\n', p->f);
+        fprintf(p->f, "%8s %9d %6d\n", shards, t->dcp_rank, group_number(p->e, t));
     }
+    print_dcp_groups(p);
 }
 
 static void print_memory(const printer *p) {

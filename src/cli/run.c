@@ -44,7 +44,8 @@ static const option own_options[] = {
     {.names = "--json",
      .type = OPTION_FLAG,
      .at = offsetof(values, json),
-     .help = "prints one JSON object per token: id, text, logprob"},
+     .help = "prints one JSON object per token (id, text, logprob), and at the end one with "
+             "finish_reason, the text that was held back, prompt_tokens, completion_tokens"},
     {.names = "--top-logprobs",
      .type = OPTION_INT,
      .at = offsetof(values, top),

@@ -292,8 +292,8 @@ const cli_command cli_serve = {
                 .values_bytes = sizeof(values),
                 .defaults = defaults,
                 .notes = "Served: POST /v1/completions, /v1/chat/completions, /tokenize, "
-                         "/detokenize; GET /v1/models,\n/tokenizer_info, /health, /metrics, "
-                         "/version. SIGTERM and Ctrl-C let open requests end;\na second one ends "
+                         "/detokenize; GET /v1/models, /tokenizer_info, /health, /metrics, "
+                         "/version. SIGTERM and Ctrl-C let open requests end; a second one ends "
                          "at once.\n"},
     .run = run,
 };

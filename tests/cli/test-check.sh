@@ -24,6 +24,16 @@ if sys.argv[1] == "random":
 PY
 done
 
+# one topology has itself to be compared with, and says so
+weft check -m "$model" --topologies tp1pcp1dcp1 -n 4
+want_rc 0 "one topology"
+want_text "$out" "1 topology compared with a second run of itself, 0 requests differ" "one topology"
+weft check -m "$model" --topologies tp1pcp1dcp1,tp1pcp2dcp2 -n 4
+want_text "$out" "1 topology compared with the first, 0 requests differ" "two topologies"
+weft check
+want_rc 2 "no model"
+want_text "$err" "check needs -m MODEL" "no model"
+
 weft check --fault list
 want_rc 0 "fault list"
 faults=$out

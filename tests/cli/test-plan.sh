@@ -97,6 +97,12 @@ tips = [t.text for t in root.iter("{http://www.w3.org/2000/svg}title")]
 assert "PCP rank 0: [0,25), 25 tokens" in tips and "PCP rank 1: [25,75), 50 tokens" in tips, tips
 assert "page 5, positions [80,96): DCP rank 1" in tips, tips
 PY
+# each rank has a thread at least, and so many are told
+weft plan -m "$model" --pcp 8 --dcp 4 --threads 2
+want_text "$out" "= 8 ranks, dcp 4, 8 threads" "threads of 8 ranks"
+want_text "$out" "  DCP group 1: ranks 4  5  6  7
+" "DCP groups"
+
 weft plan -m "$model" --svg "$work/no/plan.svg"
 want_rc 2 "a picture in no folder"
 want_text "$err" "$work/no/plan.svg" "a picture in no folder"

@@ -211,13 +211,14 @@ def screen(*args):
         lines.append(shown)
     return lines
 
-for args in (["check", "-n", "4", "--topologies", "tp1pcp1dcp1,tp1pcp2dcp2:kv"],
+for args in (["plan", "--tp", "4", "--pcp", "16", "--dcp", "16"], ["check", "-n", "4", "--topologies", "tp1pcp1dcp1,tp1pcp2dcp2:kv"],
              ["plan", "--pcp", "4", "--dcp", "4", "--prompts", "100,37", "--decode", "500"]):
     lines = screen(*args)
     wide = [line for line in lines if len(line) > 80]
     assert not wide, (args, wide)
     assert not [line for line in lines if "[#" in line or "[." in line], (args, lines)
 lines = screen("inspect")
+assert max(len(line) for line in lines) <= 80, max(lines, key=len)
 starts = [i for i, line in enumerate(lines) if line.startswith("tensor ")]
 assert starts, lines
 table = lines[starts[0]:]

@@ -113,6 +113,20 @@ assert all("(full: " in name for name in lost), lost
 assert trace["otherData"]["spans_lost"] == sum(int(name.split()[3]) for name in lost) > 100, (lost, trace["otherData"])
 PY
 
+# the warning about it does not stand behind the answer's last line
+"$WEFT" run -m "$model" -p "$text" -n 9 --trace "$work/t.json" --trace-spans 50 >"$work/both" 2>&1 </dev/null
+grep -q '^weft: warn: --trace' "$work/both" || fail "the warning's line: $(cat "$work/both")"
+
+# trace-summary says what is wrong with its file
+echo '{"traceEvents": [{}]}' >"$work/other.json"
+for file in "$work/missing.json" "$work/both" "$work/other.json"; do
+    out=$("$WEFT_SOURCE/scripts/trace-summary" "$file" 2>&1)
+    rc=$?
+    want_rc 1 "trace-summary $file"
+    want_text "$out" "$file" "trace-summary $file"
+    want_equal "$(wc -l <<<"$out")" 1 "trace-summary $file: lines"
+done
+
 # a file that cannot be written is told before the work, one that fails at the end by the exit code
 weft run -m "$model" -p "$text" -n 9 --trace "$work/none/t.json"
 want_rc 2 "no folder"

@@ -363,7 +363,7 @@ static void completion_and_man(void **state) {
     options_print_bash(f, &program);
     fclose(f);
     assert_non_null(strstr(text, "run:-m|run:--model) compopt -o filenames"));
-    assert_non_null(strstr(text, "run:--kv-cache-dtype) COMPREPLY=($(compgen -W 'f16 f32 bf16'"));
+    assert_non_null(strstr(text, "run:--kv-cache-dtype) _weft_offer -W 'f16 f32 bf16'"));
     assert_non_null(strstr(text, "complete -o default -F _weft weft\n"));
     free(text);
     f = open_memstream(&text, &n);
