@@ -251,9 +251,13 @@ def records_read(path, kinds, program):
 
 
 def rounds_text(samples, wanted):
-    """"2 of 3 rounds"; a last round that has fewer samples than the first was broken off."""
+    """"2 of 3 rounds"; a last round with fewer samples than another was broken off, unless a server
+    that did not come up says why it has none."""
     per_round = collections.Counter(s["round"] for s in samples)
-    broken = len(per_round) > 1 and per_round[max(per_round)] < per_round[min(per_round)]
+    failed = {s["round"] for s in samples if s.get("what") == "server"}
+    most = max((n for r, n in per_round.items() if r not in failed), default=0)
+    last = max(per_round, default=0)
+    broken = last not in failed and per_round[last] < most
     return f"{len(per_round)} of {wanted} rounds{', the last one broken off' * broken}", broken
 
 

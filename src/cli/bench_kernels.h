@@ -16,7 +16,7 @@ enum {
 /* Case i of the bench. */
 typedef struct kernels_case {
     enum { KERNELS_PEAK, KERNELS_LAYERS, KERNELS_PREFILL, KERNELS_DECODE } kind;
-    int32_t shape;   /* layers: of kernels_shape_name; attention: group of layers */
+    int32_t shape;   /* layers: place in the table of shapes; attention: group of layers */
     int32_t n_row;   /* token rows; decode: requests */
     int32_t context; /* attention: tokens of a request, the rows included */
 } kernels_case;

@@ -108,6 +108,8 @@ static json_t *case_json(const bench *b, const bench_case *c, const char *cpu) {
         "cores", wait_core_count());
     if (strcmp(c->unit, "tok/s") == 0)
         json_object_set_new(o, "tok_per_s", json_real(s.median));
+    if (b->v->temperature > 0)
+        json_object_set_new(o, "temperature", json_real((double)b->v->temperature));
     if (c->sample[0].n_step)
         json_object_set_new(o, "steps", json_integer(c->sample[0].n_step));
     if (c->world)

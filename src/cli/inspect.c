@@ -71,7 +71,7 @@ static void print_plain(const char *text) {
 }
 
 static bool same_heads(const model_layer *a, const model_layer *b) {
-    return a->n_kv_head == b->n_kv_head && a->head_dim == b->head_dim;
+    return a->n_kv_head == b->n_kv_head && a->head_dim == b->head_dim && a->v_is_k == b->v_is_k;
 }
 
 /* A line for each kind of heads, in the order of layers. */
@@ -89,9 +89,8 @@ static void print_heads(const model_desc *d) {
         printf("%-13s %d query, %d KV, of %d", i == 0 ? "heads" : "", l->n_head, l->n_kv_head,
                l->head_dim);
         if (n < n_layer)
-            printf(", in %d layer%s%s", n, n == 1 ? "" : "s",
-                   l->v_is_k ? ", V from K's matrix" : "");
-        putchar('\n');
+            printf(", in %d layer%s", n, n == 1 ? "" : "s");
+        puts(l->v_is_k ? ", V from K's matrix" : "");
     }
 }
 

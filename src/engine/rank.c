@@ -85,7 +85,9 @@ static weft_status plan_memory(engine_rank *r, weft_error *err) {
 static weft_status open_samplers(engine_rank *r, weft_error *err) {
     const engine_setup *s = &r->e->setup;
     int32_t n = engine_rank_samplers(s, &r->topo);
-    r->sampler = calloc((size_t)n + 1, sizeof *r->sampler);
+    if (n == 0)
+        return WEFT_OK;
+    r->sampler = calloc((size_t)n, sizeof *r->sampler);
     if (!r->sampler)
         return error_set(err, WEFT_ERR_MEMORY, "no memory for %d samplers", n);
     weft_status st = WEFT_OK;

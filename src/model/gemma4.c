@@ -253,6 +253,9 @@ static void describe(model_reader *r) {
     read_gqa(r, (read_gqa_form){.halves = true, .head_norms = true});
     leave_own_caches(r);
     for (int32_t i = 0; i < r->c->n_layer && r->status == WEFT_OK; i++) {
+        if (r->d->layer[i].ffn == 0) /* beside experts too */
+            read_fail(r, "layer %d has no MLP: %s is missing", i,
+                      r->folder ? "intermediate_size" : "gemma4.feed_forward_length");
         read_norm(r, i, MODEL_ATTN_POST, "post_attention_layernorm.weight",
                   "post_attention_norm.weight", r->c->hidden, false);
         read_norm(r, i, MODEL_FFN_POST, "post_feedforward_layernorm.weight", "post_ffw_norm.weight",

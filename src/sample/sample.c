@@ -205,7 +205,7 @@ static bool before(const double *x, int32_t a, int32_t b) {
 /* Incremental quicksort (Paredes and Navarro, "Optimal incremental sorting", 2006): order[0, n_taken) is
  * sorted; what follows up to each cut is before everything behind the cut in the order, the cuts
  * ascend from the last to the first. Taking k of n entries costs about n + k log k comparisons. Only
- * entries within SPANS of the largest are there at first: mostly no others are wanted. */
+ * entries near the largest are there at first: mostly no others are wanted. */
 static void order_begin(sampler *s) {
     s->n_taken = s->n_order = s->n_span = 0;
     s->most = largest_value(s->x, s->n_vocab);

@@ -44,6 +44,9 @@ want_equal "$err" "" "throughput: stderr"
 want_objects throughput "3 x (5 in, 4 out)"
 want_text "$out" '"steps":4' "3 prompts fit the first step, then 3 more steps"
 want_text "$out" '"repeat":2' repeats
+case $out in *temperature*) fail "the most likely tokens have no temperature: $out" ;; esac
+weft bench throughput -m "$model" --prompts 3 --input 5 --output 4 --json --repeat 1 --temperature 0.5
+want_text "$out" '"temperature":0.5' "sampled tokens"
 weft bench throughput -m "$model" --prompts 3 --input 5 --output 4 --json --repeat 1 --pcp 2 --dcp 2 --max-num-seqs 1
 want_objects throughput "3 x (5 in, 4 out)"
 want_text "$out" '"pcp":2,"dcp":2' topology

@@ -91,6 +91,19 @@ want_text "$err" "cut.jsonl:3: cut in the middle, left out" "half a line"
 want_text "$out" "n/a: the run was interrupted" "an interrupted run"
 want_equal "$(row llama-server)" "llama-server n/a n/a" "nothing of the peer"
 
+# A server that does not come up in the last round is that, and no interruption.
+{
+    head_line '"load"'
+    load 0 weft 1 10 1,2 3,4
+    load 0 llama-server 1 10 1,2 3,4
+    load 1 weft 1 10 1,2 3,4
+    sample 1 server llama-server '"failed":"it did not come up"'
+} >"$work/failed.jsonl"
+compare --report "$work/failed.jsonl"
+want_text "$out" "of 2 of 2 rounds; " "a server that failed"
+want_text "$out" "it did not come up" "a server that failed"
+case $out in *interrupted*) fail "nothing was interrupted: $out" ;; esac
+
 # ---- times of an answer ----
 # Arrivals of 1, 2 and 3 events; the two after the fourth token are no tokens.
 python3 - "$WEFT_SOURCE/scripts" <<'PY' || fail "gaps of an answer"

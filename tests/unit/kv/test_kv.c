@@ -106,6 +106,9 @@ static void all_or_nothing(void **state) {
     assert_int_equal(kv_free(p, 0, 0), 1);
     assert_int_equal(kv_free(p, 0, 1), 2);
     assert_false(kv_extend(p, &b, 48, 0)); /* page 2 is pool 0's second */
+    assert_false(kv_may_extend(p, 0, 48));
+    assert_true(kv_may_extend(p, 0, 32) && kv_may_extend(p, 1, 48)); /* lacking: pages 1 and 2 */
+    assert_true(kv_may_extend(p, 2, 32) && kv_may_extend(p, 8, 48)); /* nothing is */
     assert_int_equal(b.n_page[0], 0);
     assert_int_equal(kv_free(p, 0, 0), 1);
     assert_int_equal(kv_free(p, 0, 1), 2);

@@ -168,6 +168,7 @@ static void sizes_that_do_not_fit(void **state) {
         {"gemma4_kvshare_widths.gguf", "at most 4 different widths"},
         {"gemma4_moe_heads", "layer 1 has 2 KV heads and others have 1"},
         {"gemma4_moe_uneven", "layer 1 has 2 KV heads and others have 3"},
+        {"gemma4_moe_no_mlp", "layer 0 has no MLP: intermediate_size is missing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char path[400];

@@ -62,7 +62,7 @@ static int32_t draw(sampler *s, const float *logits, const weft_sampling *p, int
     return r.token;
 }
 
-/* ---- the plain reference: full sort, no bounds, no heap ---- */
+/* ---- the plain reference: full sort, no bounds, all of it ---- */
 
 enum { REF_MAX = 700 };
 
