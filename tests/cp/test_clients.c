@@ -129,7 +129,7 @@ static void many_threads(void **state) {
     run_watch("many threads", 250);
     weft_engine_params p = run_params(1, 1, 1);
     p.max_num_seqs = 8, p.max_num_batched_tokens = 64, p.max_model_len = 64, p.kv_pages = 6;
-    p.n_thread = 3; /* all of them sample */
+    p.n_thread = 3;     /* all of them sample */
     run_party(m, p, 0); /* pages run out */
     p.pcp = p.dcp = 2, p.kv_pages = 4, p.n_thread = 2;
     run_party(m, p, 0);
