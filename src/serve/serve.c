@@ -86,7 +86,8 @@ static void on_signal(void *server) {
     drain_begin(s);
 }
 
-/* Everybody who waits is told, then the server ends: a supervisor starts it again. */
+/* Everybody who waits is told, and for a second whoever still asks: a request may be on its way on a
+ * connection that looks idle. Then the server ends: a supervisor starts it again. */
 void serve_engine_failed(void *server) {
     serve *s = server;
     openai_error e;
@@ -95,8 +96,6 @@ void serve_engine_failed(void *server) {
     openai_error_set(&e, 503, "server_error", "", "the engine has failed");
     serve_fail_calls(s, &e);
     later(s, 1.0, stop_now);
-    if (!s->draining)
-        drain_begin(s);
 }
 
 /* ---- begin ---- */

@@ -182,11 +182,13 @@ async def fails(fault, *options):
     """A rank fails: whoever waits is told within seconds, and the process ends with 5."""
     body = LONG | {"prompt": [7, 8, 9] * 200, "max_tokens": 1000}
     async with Life(serve("--fault", fault, "--max-num-batched-tokens", "64", *options, expect=5)) as s:
-        waiting, streams = [[await wire.dial(s.port) for _ in range(n)] for n in (6, 3)]
+        waiting, streams, late = [[await wire.dial(s.port) for _ in range(n)] for n in (6, 3, 1)]
         start = time.monotonic()
         for c in waiting + streams:  # all of them, before the first plan may bring the fault
             c.writer.write(wire.post(COMPLETION, body | {"stream": c in streams}))
-        for c in waiting:
+        for c in waiting + late:  # a request that comes behind the failure is answered too
+            if c in late:
+                c.writer.write(wire.post(COMPLETION, body))
             r = await c.reply(20)
             assert r.status >= 500 and r.error, r
         for c in streams:
