@@ -156,8 +156,6 @@ void front_fail(front *f, weft_status status, const char *text);
 weft_status engine_memory_plan(weft_engine *e, size_t bytes, weft_error *err);
 
 /* rank.c */
-/* Threads of a rank that sample or score: rows come in chunks. */
-int32_t engine_rank_samplers(const engine_setup *s, const topo *t);
 /* What a rank takes beside the kernels' memory: host buffers (plan, results, logits, samplers), and scratch of
  * its kernel threads. */
 size_t engine_rank_host_bytes(const engine_setup *s, const topo *t);

@@ -16,7 +16,8 @@ static size_t plan_bytes_cap(const engine_setup *s) {
     return plan_cap(s->p.max_num_seqs, s->p.max_model_len, s->caps.page_tokens, s->caps.n_group);
 }
 
-int32_t engine_rank_samplers(const engine_setup *s, const topo *t) {
+/* Threads of a rank that sample or score: rows come in chunks. */
+static int32_t sampler_count(const engine_setup *s, const topo *t) {
     int32_t n = engine_setup_threads(s, t->rank);
     n = n < MODEL_LOGIT_CHUNK ? n : MODEL_LOGIT_CHUNK;
     return t->t == 0 ? n : 0;
@@ -27,7 +28,7 @@ size_t engine_rank_host_bytes(const engine_setup *s, const topo *t) {
     size_t bytes = plan_bytes_cap(s) + rows * sizeof(engine_result);
     if (t->t == 0)
         bytes += (size_t)MODEL_LOGIT_CHUNK * (size_t)s->model.n_vocab * sizeof(float);
-    return bytes + (size_t)engine_rank_samplers(s, t) * sampler_bytes(s->model.n_vocab);
+    return bytes + (size_t)sampler_count(s, t) * sampler_bytes(s->model.n_vocab);
 }
 
 size_t engine_rank_scratch_bytes(const model_desc *d, const engine_setup *s, int32_t rank,
@@ -84,7 +85,7 @@ static weft_status plan_memory(engine_rank *r, weft_error *err) {
 
 static weft_status open_samplers(engine_rank *r, weft_error *err) {
     const engine_setup *s = &r->e->setup;
-    int32_t n = engine_rank_samplers(s, &r->topo);
+    int32_t n = sampler_count(s, &r->topo);
     if (n == 0)
         return WEFT_OK;
     r->sampler = calloc((size_t)n, sizeof *r->sampler);

@@ -168,15 +168,30 @@ static double largest_value(const double *x, int32_t n) {
     return most;
 }
 
+/* The same of the finite ones among n floats. */
+static float largest_finite(const float *x, int32_t n) {
+    float lane[LANES], most = -HUGE_VALF;
+    int32_t i = 0;
+    for (int32_t j = 0; j < LANES; j++)
+        lane[j] = -HUGE_VALF;
+    for (; i + LANES <= n; i += LANES)
+        for (int32_t j = 0; j < LANES; j++) {
+            float v = is_finite(x[i + j]) ? x[i + j] : -HUGE_VALF;
+            lane[j] = v > lane[j] ? v : lane[j];
+        }
+    for (int32_t j = 0; j < LANES; j++)
+        most = lane[j] > most ? lane[j] : most;
+    for (; i < n; i++)
+        most = is_finite(x[i]) && x[i] > most ? x[i] : most;
+    return most;
+}
+
 double sample_lse(const kern_table *k, const float *logits, int32_t n) {
-    double x[CHUNK], e[CHUNK], max = -HUGE_VAL;
-    for (int32_t i = 0; i < n; i++)
-        if (is_finite(logits[i]) && (double)logits[i] > max)
-            max = (double)logits[i];
+    double x[CHUNK], e[CHUNK], max = (double)largest_finite(logits, n);
     if (max == -HUGE_VAL)
         return max;
-    double lane[LSE_LANES] = {
-        0}; /* entry j goes to lane j mod 16; one that is not finite adds +0 */
+    /* entry j goes to lane j mod 16; one that is not finite adds +0 */
+    double lane[LSE_LANES] = {0};
     for (int32_t at = 0; at < n; at += CHUNK) {
         int32_t m = min32(CHUNK, n - at);
         to_doubles(logits + at, m, x);
@@ -427,26 +442,12 @@ static bool is_plain_greedy(const weft_sampling *p, const sample_context *c) {
            p->frequency_penalty == 0.0f;
 }
 
-/* The largest finite logit, the first of equal ones, by its value and then its place; -1: none. A
- * step of many requests does this for each: lanes without branches, not one comparison after the
- * other. */
+/* The token of the largest finite logit, the first of equal ones; -1: none. A step of many requests
+ * does this for each. */
 static int32_t largest_logit(const float *x, int32_t n) {
-    float lane[LANES], max = -HUGE_VALF;
-    int32_t i = 0;
-    for (int32_t j = 0; j < LANES; j++)
-        lane[j] = -HUGE_VALF;
-    for (; i + LANES <= n; i += LANES)
-        for (int32_t j = 0; j < LANES; j++) {
-            float v = is_finite(x[i + j]) ? x[i + j] : -HUGE_VALF;
-            lane[j] = v > lane[j] ? v : lane[j];
-        }
-    for (; i < n; i++)
-        if (is_finite(x[i]) && x[i] > max)
-            max = x[i];
-    for (int32_t j = 0; j < LANES; j++)
-        max = lane[j] > max ? lane[j] : max;
-    for (i = 0; i < n; i++)
-        if (x[i] == max && max > -HUGE_VALF)
+    float max = largest_finite(x, n);
+    for (int32_t i = 0; max > -HUGE_VALF && i < n; i++)
+        if (x[i] == max)
             return i;
     return -1;
 }

@@ -45,8 +45,6 @@ static void later(serve *s, double seconds, void (*fn)(void *server)) {
 static void stop_when_drained(void *server) {
     serve *s = server;
     enum { LOOK_AGAIN_MS = 20 };
-    if (!s->draining)
-        return;
     if (s->n_call == 0 && http_connections(s->http) == 0)
         http_stop(s->http);
     else
@@ -68,12 +66,6 @@ static void drain_over(void *server) {
     later(s, 1.0, stop_now);
 }
 
-static void drain_begin(serve *s) {
-    s->draining = true;
-    http_drain(s->http);
-    stop_when_drained(s);
-}
-
 static void on_signal(void *server) {
     serve *s = server;
     if (s->draining) {
@@ -83,7 +75,9 @@ static void on_signal(void *server) {
     }
     log_info("shutting down; %d requests are open and have %d s", s->n_call, s->p->drain_s);
     later(s, s->p->drain_s, drain_over);
-    drain_begin(s);
+    s->draining = true;
+    http_drain(s->http);
+    stop_when_drained(s);
 }
 
 /* Everybody who waits is told, and for a second whoever still asks: a request may be on its way on a
