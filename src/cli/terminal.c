@@ -33,22 +33,23 @@ void cli_interrupt_install(void) {
     sigaction(SIGINT, &act, NULL); /* no SA_RESTART: a read that waits must come back */
 }
 
+static bool is_terminal(FILE *f) {
+    const char *term = getenv("TERM");
+    return isatty(fileno(f)) == 1 && (!term || strcmp(term, "dumb") != 0);
+}
+
 bool cli_interrupt_noticed(void) {
     static bool told;
     if (cli_interrupted && !told) {
         told = true;
         fflush(stdout);
+        const char *apart = bar_shown ? wipe : is_terminal(stderr) ? "\n" : "";
         fprintf(stderr,
                 "%sweft: interrupted; the step that runs ends first, a second Ctrl-C does "
                 "not wait\n",
-                bar_shown ? wipe : "");
+                apart);
     }
     return cli_interrupted;
-}
-
-static bool is_terminal(FILE *f) {
-    const char *term = getenv("TERM");
-    return isatty(fileno(f)) == 1 && (!term || strcmp(term, "dumb") != 0);
 }
 
 bool cli_color(FILE *f) {
