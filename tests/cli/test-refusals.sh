@@ -180,17 +180,19 @@ want_equal "$(wc -l <"$work/err")" 1 "lines about a failed rank"
 want_text "$(tail -3 "$work/both" | head -1)" "exact/P16/V16" "--stats behind the text"
 [ "$(grep -c '^exact/P16/V16' "$work/both")" -eq 1 ] || fail "--stats stands on a line of its own: $(cat "$work/both")"
 
-# on a terminal of 80 columns no line of these is wider, and the progress bar leaves the lines alone
+# on a terminal of 80 columns no line of these is wider, and the progress bar leaves the lines alone; the model is
+# named without its folder, because a path is shown as it was given, however long
 python3 - "$WEFT" "$model" <<'PY' || fail "on a terminal"
 import fcntl, os, pty, struct, subprocess, sys, termios, threading
-weft, model = sys.argv[1:]
+weft = os.path.abspath(sys.argv[1])
+folder, model = os.path.split(sys.argv[2])
 
 def screen(*args):
     """Lines as they stand after the run: the last text written to each, less what was wiped."""
     main, sub = pty.openpty()
     fcntl.ioctl(sub, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 80, 0, 0))
     env = dict(os.environ, TERM="xterm", NO_COLOR="1")
-    run = subprocess.Popen([weft, *args, "-m", model], stdin=subprocess.DEVNULL, stdout=sub, stderr=sub, env=env)
+    run = subprocess.Popen([weft, *args, "-m", model], cwd=folder, stdin=subprocess.DEVNULL, stdout=sub, stderr=sub, env=env)
     # a last reader's hang-up may throw away what a terminal still holds, so it is kept open and a mark ends the text
     end = threading.Thread(target=lambda: (run.wait(), os.write(sub, b"\0")))
     end.start()
