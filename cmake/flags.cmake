@@ -10,9 +10,10 @@ if(WEFT_SANITIZE)
 endif()
 
 # Kernel files name their instruction set: <op>__<isa>.c. Scalar ones need FMA for fmaf to be one instruction. An instrumented
-# kernel takes minutes to compile at -O3, and nobody measures it.
+# kernel takes minutes to compile at -O3, and nobody measures it; -g takes as long as the code, for names of variables that
+# a sanitizer's report does not show.
 if(WEFT_SANITIZE OR WEFT_FUZZ)
-  set(WEFT_KERNEL_OPT -O1)
+  set(WEFT_KERNEL_OPT -O1 -g1)
 else()
   set(WEFT_KERNEL_OPT -O3)
 endif()
