@@ -5,11 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "cli/cli.h"
-#include "load/text.h"
+#include "engine/setup.h"
 
 weft_status cli_check_text(const char *name, const char *text, size_t bytes, weft_error *err) {
-    size_t valid = text_utf8_bytes((load_string){text, bytes});
+    size_t valid = utf8_valid_bytes(text, bytes);
     return valid == bytes
                ? WEFT_OK
                : error_set_at(err, WEFT_ERR_USAGE, (int64_t)valid, "%s is not valid UTF-8", name);
@@ -17,18 +18,17 @@ weft_status cli_check_text(const char *name, const char *text, size_t bytes, wef
 
 weft_status cli_next_size(const char *name, const char *list, const char **at, int32_t *out,
                           weft_error *err) {
-    enum { MAX_SIZE = 1 << 26 };
     const char *p = *at + strspn(*at, " ");
     size_t n = strcspn(p, ", ");
     const char *end = p + n + strspn(p + n, " ");
     uint64_t v = 0;
     bool more = *end == ',';
-    if (!options_read_whole(p, n, "KMG", &v) || v < 1 || v > MAX_SIZE || (*end && !more) ||
-        (more && !end[1])) {
+    if (!options_read_whole(p, n, "KMG", &v) || v < 1 || v > ENGINE_MAX_MODEL_LEN ||
+        (*end && !more) || (more && !end[1])) {
         return error_set(err, WEFT_ERR_USAGE,
                          "%s \"%.60s\": expected numbers from 1 to %d (k, M allowed) with commas "
                          "between, as 100,2k,9",
-                         name, list, MAX_SIZE);
+                         name, list, ENGINE_MAX_MODEL_LEN);
     }
     *out = (int32_t)v;
     *at = end + more;

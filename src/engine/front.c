@@ -5,9 +5,9 @@
 #include <time.h>
 
 #include "base/trace.h"
+#include "base/utf8.h"
 #include "base/wait.h"
 #include "engine/engine.h"
-#include "load/text.h"
 
 weft_status front_open(front *f, const tok *t, sched *s, const kv_pools *kv,
                        const engine_setup *setup, weft_error *err) {
@@ -280,7 +280,8 @@ weft_status front_check(int32_t n_vocab, const weft_request *q, weft_error *err)
         if (q->stop[i][0] == '\0')
             return error_set(err, WEFT_ERR_USAGE, "stop string %d is empty", i);
         /* else it could match inside a character, and the text before it end in half of one */
-        if (!text_is_utf8((load_string){q->stop[i], strlen(q->stop[i])}))
+        size_t bytes = strlen(q->stop[i]);
+        if (utf8_valid_bytes(q->stop[i], bytes) != bytes)
             return error_set(err, WEFT_ERR_USAGE, "stop string %d is not UTF-8", i);
     }
     for (int32_t i = 0; i < q->n_prompt; i++)

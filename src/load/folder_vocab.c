@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "load/json.h"
 #include "load/mapping.h"
 #include "load/model.h"
@@ -41,7 +42,7 @@ static weft_status map_text(const vocab_reader *r, const char *name, load_string
     if (text.bytes == 0) {
         return error_set(r->err, WEFT_ERR_FILE, "%s: the file is empty", shown);
     }
-    if (!text_is_utf8(text)) {
+    if (utf8_valid_bytes(text.data, text.bytes) != text.bytes) {
         return error_set(r->err, WEFT_ERR_FILE, "%s: the file is not UTF-8", shown);
     }
     *out = text;

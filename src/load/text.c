@@ -5,58 +5,25 @@
 #include <sys/random.h>
 #include <xxhash.h>
 
-/* ---- UTF-8 ---- */
+#include "base/utf8.h"
 
-/* Bytes of the character at p (1..4), 0 when there is no valid one: RFC 3629, so no overlong forms,
- * no surrogates, nothing past U+10FFFF. */
-static size_t character_bytes(const uint8_t *p, size_t left) {
-    if (p[0] < 0x80) {
-        return 1;
-    }
-    size_t n = p[0] < 0xC2 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF5 ? 4 : 0;
-    if (n == 0 || n > left) {
-        return 0;
-    }
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xC0) != 0x80) {
-            return 0;
-        }
-    }
-    if ((p[0] == 0xE0 && p[1] < 0xA0) || (p[0] == 0xED && p[1] > 0x9F) ||
-        (p[0] == 0xF0 && p[1] < 0x90) || (p[0] == 0xF4 && p[1] > 0x8F)) {
-        return 0;
-    }
-    return n;
-}
+/* ---- characters ---- */
 
 /* U+0000..U+001F, U+007F..U+009F; `n` bytes of a valid character. */
-static bool is_control(const uint8_t *p, size_t n) {
+static bool is_control(const uint8_t *p, int n) {
     return p[0] < 0x20 || p[0] == 0x7F || (n == 2 && p[0] == 0xC2 && p[1] < 0xA0);
 }
 
-static size_t valid_bytes(load_string s, bool control_allowed) {
-    const uint8_t *p = (const uint8_t *)s.data;
-    size_t at = 0;
-    while (at < s.bytes) {
-        size_t n = character_bytes(p + at, s.bytes - at);
-        if (n == 0 || (!control_allowed && is_control(p + at, n))) {
-            break;
-        }
-        at += n;
-    }
-    return at;
-}
-
-size_t text_utf8_bytes(load_string s) {
-    return valid_bytes(s, true);
-}
-
-bool text_is_utf8(load_string s) {
-    return valid_bytes(s, true) == s.bytes;
-}
-
 bool text_is_plain(load_string s) {
-    return valid_bytes(s, false) == s.bytes;
+    const uint8_t *p = (const uint8_t *)s.data;
+    for (size_t at = 0; at < s.bytes;) {
+        int n = utf8_step(p + at, s.bytes - at);
+        if (n <= 0 || is_control(p + at, n)) {
+            return false;
+        }
+        at += (size_t)n;
+    }
+    return true;
 }
 
 void text_show(load_string s, char *out, size_t out_bytes) {
@@ -65,12 +32,12 @@ void text_show(load_string s, char *out, size_t out_bytes) {
     size_t mark = 0; /* where "..." goes if the text does not fit */
     for (size_t at = 0; at < s.bytes;) {
         char piece[8];
-        size_t from = character_bytes(p + at, s.bytes - at);
-        size_t n = from;
-        if (from == 0 || is_control(p + at, from)) {
+        int step = utf8_step(p + at, s.bytes - at);
+        size_t from = 1, n;
+        if (step <= 0 || is_control(p + at, step)) {
             n = (size_t)snprintf(piece, sizeof piece, "\\x%02X", p[at]);
-            from = 1;
         } else {
+            from = n = (size_t)step;
             memcpy(piece, p + at, n);
         }
         if (to + n + 1 > out_bytes) {

@@ -1,14 +1,10 @@
-/* Strings as they stand in a file: UTF-8 checks, a form fit for a message, and a table that finds
- * one among many. */
+/* Strings as they stand in a file: a form fit for a message, and a table that finds one among many. */
 #ifndef WEFT_LOAD_TEXT_H
 #define WEFT_LOAD_TEXT_H
 
 #include "load/arena.h"
 #include "load/load.h"
 
-bool text_is_utf8(load_string s);
-/* How many bytes from the start are UTF-8 and whole characters. */
-size_t text_utf8_bytes(load_string s);
 /* UTF-8 without control characters: fit for a message as it is. */
 bool text_is_plain(load_string s);
 /* One line of valid UTF-8: control characters and bad bytes become \xNN, a long text ends with

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "load/model.h"
 
 #define TOKENS "tokenizer.ggml.tokens"
@@ -323,7 +324,7 @@ static weft_status read_template(load_model *m, weft_error *err) {
         return s;
     }
     load_string text = gguf_string(v);
-    if (!text_is_utf8(text)) {
+    if (utf8_valid_bytes(text.data, text.bytes) != text.bytes) {
         return error_set_at(err, WEFT_ERR_FILE, gguf_offset(&m->file, v),
                             "tokenizer.chat_template is not UTF-8");
     }

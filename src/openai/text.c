@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
+
 void openai_text_free(openai_text *t) {
     free(t->data);
     *t = (openai_text){0};
@@ -65,40 +67,6 @@ void openai_put_float(openai_text *t, float v) {
     openai_put(t, digits, (size_t)n);
 }
 
-size_t openai_utf8_length(const char *p, size_t n) {
-    const unsigned char *b = (const unsigned char *)p;
-    if (b[0] < 0x80) {
-        return 1;
-    }
-    size_t due = b[0] >= 0xF0 ? 4 : b[0] >= 0xE0 ? 3 : 2;
-    if (b[0] < 0xC2 || b[0] > 0xF4 || n < due) {
-        return 0;
-    }
-    /* the second byte keeps out overlong forms, surrogates, and what is past U+10FFFF */
-    unsigned char low = b[0] == 0xE0 ? 0xA0 : b[0] == 0xF0 ? 0x90 : 0x80;
-    unsigned char high = b[0] == 0xED ? 0x9F : b[0] == 0xF4 ? 0x8F : 0xBF;
-    if (b[1] < low || b[1] > high) {
-        return 0;
-    }
-    for (size_t i = 2; i < due; i++) {
-        if ((b[i] & 0xC0) != 0x80) {
-            return 0;
-        }
-    }
-    return due;
-}
-
-bool openai_utf8_whole(const char *p, size_t n) {
-    for (size_t at = 0; at < n;) {
-        size_t step = openai_utf8_length(p + at, n - at);
-        if (step == 0) {
-            return false;
-        }
-        at += step;
-    }
-    return true;
-}
-
 static bool is_plain(unsigned char c) {
     return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
 }
@@ -118,21 +86,22 @@ static void put_special(openai_text *t, unsigned char c) {
 }
 
 void openai_put_escaped(openai_text *t, const char *data, size_t n) {
+    const uint8_t *p = (const uint8_t *)data;
     for (size_t at = 0; at < n;) {
-        size_t begin = at, step = 0;
-        while (at < n && (is_plain((unsigned char)data[at]) ||
-                          ((unsigned char)data[at] >= 0x80 &&
-                           (step = openai_utf8_length(data + at, n - at)) > 0))) {
-            at += (unsigned char)data[at] >= 0x80 ? step : 1;
+        size_t begin = at;
+        int step = 1;
+        while (at < n &&
+               (is_plain(p[at]) || (p[at] >= 0x80 && (step = utf8_step(p + at, n - at)) > 0))) {
+            at += p[at] >= 0x80 ? (size_t)step : 1;
         }
         openai_put(t, data + begin, at - begin);
         if (at == n) {
             return;
         }
-        if ((unsigned char)data[at] >= 0x80) {
+        if (p[at] >= 0x80) {
             openai_puts(t, "\xEF\xBF\xBD");
         } else {
-            put_special(t, (unsigned char)data[at]);
+            put_special(t, p[at]);
         }
         at++;
     }

@@ -16,8 +16,4 @@ void openai_put_string(openai_text *t, const char *data, size_t n); /* the same 
 /* A NUL behind the bytes, which become the caller's; NULL (and nothing left) when t has failed. */
 char *openai_text_take(openai_text *t);
 
-/* Bytes of the character that begins p [n > 0]: 1 to 4; 0: it is none. */
-size_t openai_utf8_length(const char *p, size_t n);
-bool openai_utf8_whole(const char *p, size_t n); /* nothing but whole characters */
-
 #endif

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "openai/text.h"
 
 void openai_tokens_free(openai_tokens *t) {
@@ -30,7 +31,7 @@ bool openai_tokens_failed(const openai_tokens *t) {
 void openai_put_token(openai_text *out, const openai_server *s, int32_t id) {
     size_t n;
     const char *bytes = s->token_bytes(s->model, id, &n);
-    if (openai_utf8_whole(bytes, n)) {
+    if (utf8_valid_bytes(bytes, n) == n) {
         openai_put_string(out, bytes, n);
         return;
     }
