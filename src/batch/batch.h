@@ -126,7 +126,12 @@ void batch_build(batch_builder *b, const batch_global *g, batch_local *out);
 /* The cut of n new tokens over pcp ranks: chunk i of 2 * pcp starts at batch_chunk_start(n, pcp,
  * i); sizes differ by at most one. */
 int32_t batch_chunk_start(int32_t n, int32_t pcp, int32_t i);
-/* Exchange of a request by the rule of the design (bytes moved), from global numbers. */
+/* Bytes of a layer that either exchange moves for a request, and the exchange that moves fewer, pass-Q
+ * of equal ones: the rule of the design, from global numbers. */
+typedef struct batch_moved {
+    int64_t q, kv;
+} batch_moved;
+batch_moved batch_bytes_moved(const batch_caps *caps, const topo *t, int32_t start, int32_t n_new);
 weft_exchange batch_choose_exchange(const batch_caps *caps, const topo *t, int32_t start,
                                     int32_t n_new);
 

@@ -8,12 +8,16 @@ int32_t batch_chunk_start(int32_t n, int32_t pcp, int32_t i) {
     return i * (n / (2 * pcp)) + (i < longer ? i : longer);
 }
 
+batch_moved batch_bytes_moved(const batch_caps *caps, const topo *t, int32_t start, int32_t n_new) {
+    int64_t k = caps->head_dim, v = caps->value_dim;
+    return (batch_moved){.q = (int64_t)n_new * t->n_head * (4 * k + 4 * v + 8),
+                         .kv = ((int64_t)start + n_new) * t->n_kv_head * caps->kv_bytes};
+}
+
 weft_exchange batch_choose_exchange(const batch_caps *caps, const topo *t, int32_t start,
                                     int32_t n_new) {
-    int64_t k = caps->head_dim, v = caps->value_dim;
-    int64_t pass_kv = ((int64_t)start + n_new) * t->n_kv_head * caps->kv_bytes;
-    int64_t pass_q = (int64_t)n_new * t->n_head * (4 * k + 4 * v + 8);
-    return pass_kv < pass_q ? WEFT_EXCHANGE_KV : WEFT_EXCHANGE_Q;
+    batch_moved m = batch_bytes_moved(caps, t, start, n_new);
+    return m.kv < m.q ? WEFT_EXCHANGE_KV : WEFT_EXCHANGE_Q;
 }
 
 static bool passes_kv(const batch_builder *b, const batch_request *r) {

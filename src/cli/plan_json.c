@@ -35,8 +35,9 @@ static json_t *rank_rows(const explain_rank *r) {
 
 /* KV heads of layers with fewer than others; null: there are none. */
 static json_t *fewer_kv_heads(const explain *e, const topo *t) {
-    int32_t n = topo_fewer_kv_heads(&e->setup.model), first = t->t * n / t->sizes.tp;
-    return n > 0 ? range(first, first + topo_kv_heads(n, t->sizes.tp)) : json_null();
+    int32_t n = topo_fewer_kv_heads(&e->setup.model), tp = t->sizes.tp;
+    int32_t first = topo_kv_head0(n, tp, t->t);
+    return n > 0 ? range(first, first + topo_kv_heads(n, tp)) : json_null();
 }
 
 static json_t *rank_json(const explain *e, const explain_rank *r) {

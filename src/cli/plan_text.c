@@ -105,7 +105,7 @@ static void print_experts(const printer *p, const explain_rank *r) {
 static void kv_heads_text(const printer *p, const topo *t, char *out, size_t cap) {
     int32_t tp = t->sizes.tp, fewer = topo_fewer_kv_heads(&p->e->setup.model);
     int n = snprintf(out, cap, "%d-%d", t->kv_head0, t->kv_head0 + t->n_kv_head - 1);
-    int32_t first = t->t * fewer / tp;
+    int32_t first = topo_kv_head0(fewer, tp, t->t);
     if (fewer > 0)
         snprintf(out + n, cap - (size_t)n, "/%d-%d", first, first + topo_kv_heads(fewer, tp) - 1);
 }

@@ -472,14 +472,13 @@ static weft_status cache_open(explain *e, step *s, weft_error *err) {
     return WEFT_OK;
 }
 
-/* The rule's two sides, as batch_choose_exchange compares them on a rank. */
+/* The rule's two sides on a rank. */
 static void exchange_bytes(explain *e) {
-    const topo *t = &e->rank[0].topo;
-    int64_t k = e->setup.caps.head_dim, v = e->setup.caps.value_dim;
     for (int32_t i = 0; i < e->n_run; i++) {
         explain_request *r = &e->request[i];
-        r->q_bytes = (int64_t)r->n_new * t->n_head * (4 * k + 4 * v + 8);
-        r->kv_bytes = ((int64_t)r->start + r->n_new) * t->n_kv_head * e->setup.caps.kv_bytes;
+        batch_moved m = batch_bytes_moved(&e->setup.caps, &e->rank[0].topo, r->start, r->n_new);
+        r->q_bytes = m.q;
+        r->kv_bytes = m.kv;
     }
 }
 

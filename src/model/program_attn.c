@@ -43,7 +43,7 @@ static void project_qkv(model_rank *r, const model_step *s, int32_t i, int32_t s
     const model_layer *l = &r->w->desc->layer[i];
     int32_t tp = r->topo->sizes.tp, d = l->head_dim;
     int32_t q = r->topo->n_head * d, kv = topo_kv_heads(l->n_kv_head, tp) * d;
-    int32_t q0 = r->topo->head0 * d, kv0 = r->topo->t * l->n_kv_head / tp * d;
+    int32_t q0 = r->topo->head0 * d, kv0 = topo_kv_head0(l->n_kv_head, tp, r->topo->t) * d;
     kern_mem k_at = kern_at(r->qkv, (size_t)q * sizeof(float)),
              v_at = kern_at(k_at, (size_t)kv * sizeof(float));
     tree_prog one;

@@ -27,6 +27,10 @@ int32_t topo_kv_heads(int32_t n_kv_head, int32_t tp) {
     return tp > n_kv_head ? 1 : n_kv_head / tp;
 }
 
+int32_t topo_kv_head0(int32_t n_kv_head, int32_t tp, int32_t t) {
+    return t * n_kv_head / tp;
+}
+
 /* Kind k of heads, the model's first being 0; n_kv_head 0: there are no more. */
 static topo_heads heads_of(const topo_model *m, int32_t k) {
     return k == 0              ? (topo_heads){m->n_kv_head, m->head_dim}
@@ -288,7 +292,7 @@ void topo_init(const topo_model *m, topo_sizes s, int32_t rank, topo *out) {
     out->n_head = m->n_head / s.tp;
     out->n_kv_head = topo_kv_heads(m->n_kv_head, s.tp);
     out->head0 = out->t * out->n_head;
-    out->kv_head0 = out->t * m->n_kv_head / s.tp;
+    out->kv_head0 = topo_kv_head0(m->n_kv_head, s.tp, out->t);
     for (int32_t i = 0; i < out->world; i++) {
         out->group_list[COMM_WORLD][i] = i;
     }

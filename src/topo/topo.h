@@ -55,8 +55,9 @@ int32_t topo_list(const topo_model *m, int32_t max_world, topo_sizes *out, int32
  * K/L is a multiple of `multiple`; 1 when there is none. */
 int32_t topo_leaves(int32_t n_kv_head, int32_t k, int32_t max_leaves, int32_t multiple);
 
-/* KV heads that a rank of tp has in a layer with n_kv_head; the first is t * n_kv_head / tp. */
+/* KV heads that a rank of tp has in a layer with n_kv_head, and the first of those of TP rank t. */
 int32_t topo_kv_heads(int32_t n_kv_head, int32_t tp);
+int32_t topo_kv_head0(int32_t n_kv_head, int32_t tp, int32_t t);
 /* What other layers than those with most have; 0: all have as many. */
 int32_t topo_fewer_kv_heads(const topo_model *m);
 
