@@ -8,6 +8,7 @@
 #include "cli/evaluate.h"
 #include "cli/json.h"
 #include "load/load.h"
+#include "sample/sample.h"
 
 /* One piece of text: nll[t] = -log p(ids[t + 1] | ids[0..t]), and the most likely next token. */
 typedef struct piece {
@@ -23,11 +24,11 @@ typedef struct piece {
 
 /* KL(reference || weft) at one position from the reference's n most likely tokens; all the rest is
  * one more outcome. */
-static double kl_of(const piece *p, int32_t position, const float *logits, int32_t n_vocab) {
+static double kl_of(const piece *p, int32_t position, const float *logits, int32_t n_vocab,
+                    double lse) {
     const int32_t *id = p->ref_id + (size_t)(position - p->kl_from) * (size_t)p->n_ref;
     const float *lp = p->ref_logprob + (size_t)(position - p->kl_from) * (size_t)p->n_ref;
     double kl = 0, mass_ref = 0, mass = 0;
-    double lse = evaluate_nll(p->k, logits, n_vocab, 0) + (double)logits[0];
     for (int32_t i = 0; i < p->n_ref; i++) {
         if (id[i] < 0 || id[i] >= n_vocab)
             return NAN;
@@ -44,11 +45,12 @@ static double kl_of(const piece *p, int32_t position, const float *logits, int32
 
 static void row_score(void *user, int32_t position, const float *logits, int32_t n_vocab) {
     piece *p = user;
+    double lse = sample_lse(p->k, logits, n_vocab);
     if (position + 1 < p->n)
-        p->nll[position] = evaluate_nll(p->k, logits, n_vocab, p->ids[position + 1]);
+        p->nll[position] = lse - (double)logits[p->ids[position + 1]];
     p->top[position] = evaluate_argmax(logits, n_vocab);
     if (p->kl && position >= p->kl_from)
-        p->kl[position] = kl_of(p, position, logits, n_vocab);
+        p->kl[position] = kl_of(p, position, logits, n_vocab, lse);
 }
 
 static weft_status piece_make(piece *p, const int32_t *ids, int32_t n, weft_error *err) {

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
-#include "sample/sample.h"
 
 typedef struct job {
     evaluate_prompt *prompt;
@@ -112,10 +111,6 @@ weft_status evaluate_run(weft_model *model, const weft_engine_params *params,
     free(ids);
     free(q);
     return s;
-}
-
-double evaluate_nll(const kern_table *k, const float *logits, int32_t n_vocab, int32_t token) {
-    return sample_lse(k, logits, n_vocab) - (double)logits[token];
 }
 
 int32_t evaluate_argmax(const float *logits, int32_t n_vocab) {

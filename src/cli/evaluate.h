@@ -2,7 +2,6 @@
 #ifndef WEFT_CLI_EVALUATE_H
 #define WEFT_CLI_EVALUATE_H
 
-#include "kern/kern.h"
 #include "weft.h"
 
 /* A prompt to score, and what to call with each logits row of it (position: of the fed token). Rows
@@ -22,8 +21,7 @@ typedef struct evaluate_prompt {
 weft_status evaluate_run(weft_model *model, const weft_engine_params *params,
                          evaluate_prompt *prompts, int32_t n, weft_error *err);
 
-/* -log softmax(logits)[token], and the place of the largest logit. */
-double evaluate_nll(const kern_table *k, const float *logits, int32_t n_vocab, int32_t token);
+/* The place of the largest logit. */
 int32_t evaluate_argmax(const float *logits, int32_t n_vocab);
 
 #endif

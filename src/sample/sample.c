@@ -186,23 +186,39 @@ static float largest_finite(const float *x, int32_t n) {
     return most;
 }
 
-double sample_lse(const kern_table *k, const float *logits, int32_t n) {
-    double x[CHUNK], e[CHUNK], max = (double)largest_finite(logits, n);
-    if (max == -HUGE_VAL)
-        return max;
-    /* entry j goes to lane j mod 16; one that is not finite adds +0 */
-    double lane[LSE_LANES] = {0};
-    for (int32_t at = 0; at < n; at += CHUNK) {
-        int32_t m = min32(CHUNK, n - at);
-        to_doubles(logits + at, m, x);
-        k->exp_below(x, max, m, e);
-        for (int32_t i = 0; i < m; i++)
-            lane[i % LSE_LANES] += e[i];
-    }
+/* exp(x - max) of a chunk of a row: entry j goes to lane j mod 16; -inf adds +0. */
+static void lse_add(const kern_table *k, const double *x, double max, int32_t n, double *lane) {
+    double e[CHUNK];
+    k->exp_below(x, max, n, e);
+    for (int32_t i = 0; i < n; i++)
+        lane[i % LSE_LANES] += e[i];
+}
+
+static double lse_end(double max, double *lane) {
     for (int32_t step = LSE_LANES / 2; step >= 1; step /= 2)
         for (int32_t j = 0; j < step; j++)
             lane[j] += lane[j + step];
     return max + exact_log(lane[0]);
+}
+
+double sample_lse(const kern_table *k, const float *logits, int32_t n) {
+    double x[CHUNK], lane[LSE_LANES] = {0}, max = (double)largest_finite(logits, n);
+    if (max == -HUGE_VAL)
+        return max;
+    for (int32_t at = 0; at < n; at += CHUNK) {
+        int32_t m = min32(CHUNK, n - at);
+        to_doubles(logits + at, m, x);
+        lse_add(k, x, max, m, lane);
+    }
+    return lse_end(max, lane);
+}
+
+/* The same of a row that read_row has just read. */
+static double row_lse(const sampler *s) {
+    double lane[LSE_LANES] = {0}, max = largest_value(s->x, s->n_vocab);
+    for (int32_t at = 0; at < s->n_vocab; at += CHUNK)
+        lse_add(s->k, s->x + at, max, min32(CHUNK, s->n_vocab - at), lane);
+    return lse_end(max, lane);
 }
 
 /* WEFT_ERR_NUMERIC when no entry is finite. */
@@ -467,7 +483,7 @@ weft_status sample_pick(sampler *s, const float *logits, const weft_sampling *p,
         return st;
     }
     bool report = p->logprob || p->n_top > 0;
-    double lse = report ? sample_lse(s->k, logits, s->n_vocab) : 0;
+    double lse = report ? row_lse(s) : 0;
     report_top(s, lse, p->n_top, out);
     add_bias(s, c);
     penalise(s, p, c);
@@ -482,7 +498,7 @@ weft_status sample_score(sampler *s, const float *logits, int32_t token, int32_t
     weft_status st = read_row(s, logits);
     if (st != WEFT_OK)
         return st;
-    double lse = sample_lse(s->k, logits, s->n_vocab);
+    double lse = row_lse(s);
     report_top(s, lse, n_top, out);
     out->token = token;
     out->logprob = token < 0 ? 0.0f : (float)(s->x[token] - lse); /* not finite: -inf */
