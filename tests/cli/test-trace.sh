@@ -155,6 +155,10 @@ weft run -m "$model" -p x --trace "$work/new.json" --kv-cache-memory 1
 want_rc 4 "no cache"
 [ ! -e "$work/new.json" ] || fail "a set-up that is refused leaves a file"
 
+# a reader that leaves before it has all is no error of the table's
+{ sleep 0.2 && "$WEFT_SOURCE/scripts/trace-summary" "$work/again.json"; } 2>"$work/err" | true
+want_equal "$(cat "$work/err")" "" "trace-summary into a closed pipe"
+
 # where it would be ignored
 weft bench kernels -m "$model" --trace "$work/t.json"
 want_rc 2 "bench kernels"
